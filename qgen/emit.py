@@ -1,0 +1,214 @@
+"""The only room that knows Jinja: a plan becomes the text of one CUDA file. It chooses nothing and writes nothing."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from typing import NoReturn
+
+import jinja2
+
+from qgen import paths
+from qgen.errors import QgenError
+from qgen.plan import MatvecPlan, Plan, QuantizePlan
+from qgen.plan.records import IntScale
+
+LINE_LENGTH = 112
+
+
+@dataclass(frozen=True)
+class Source:
+    """One generated file: its path under generated/, its text, and the kernels in it."""
+
+    path: str
+    text: str
+    kernels: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Part:
+    """One summand of an integer total: an optional integer scale times a sum variable."""
+
+    scale: IntScale | None
+    sum: str
+
+
+@dataclass(frozen=True)
+class Total:
+    """One integer result of block_sums."""
+
+    label: str
+    slot: int
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True)
+class FloatStep:
+    """One fused multiply-add of the canonical order."""
+
+    negative: bool
+    floats: tuple[object, ...]
+    scale: int
+    slot: int
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two packed element numbers of the quantiser's order table."""
+
+    low: int
+    high: int
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """What a template receives, under the one name `k`."""
+
+    header: tuple[str, ...]
+    plan: Plan
+    threads: int
+    integers: int = 0
+    group_numbers: tuple[int, ...] = ()
+    totals: tuple[Total, ...] = ()
+    float_steps: tuple[FloatStep, ...] = ()
+    order_rows: tuple[tuple[Pair, ...], ...] = ()
+    sums_at: int = 0
+    group_first: str = ""
+    group_end: str = ""
+
+
+def _fail(message: str) -> NoReturn:
+    raise QgenError(
+        stage="emit",
+        subject="template",
+        found=message,
+        allowed="a plan the template was written for",
+        next="render the plan with the template its family names",
+    )
+
+
+@cache
+def environment() -> jinja2.Environment:
+    """The one Jinja environment: strict, no globals beyond fail()."""
+    env = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(paths.data_dir("templates")),
+        undefined=jinja2.StrictUndefined,
+        line_statement_prefix="//%",
+        line_comment_prefix="//#",
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,
+    )
+    env.globals = {"fail": _fail}
+    return env
+
+
+def emit(plan: Plan) -> Source:
+    """The CUDA text of `plan`. Raises QgenError (stage "emit") where a template refuses it."""
+    if isinstance(plan, MatvecPlan):
+        template, kernel = "matvec.cu.j2", _matvec(plan)
+        names = tuple(i.name for i in plan.instances)
+    else:
+        template, kernel = "quantize.cu.j2", _quantize(plan)
+        names = (plan.name,)
+    text = environment().get_template(template).render(k=kernel)
+    return Source(path=f"{plan.family}/{plan.file}.cu", text=_squeeze(text), kernels=names)
+
+
+def _squeeze(text: str) -> str:
+    """A macro call on a line of its own leaves blank lines: keep at most one, and none inside a function body."""
+    text = re.sub(r"[ \t]+\n", "\n", text)
+    text = re.sub(r"\n{3,}", "\n\n", text)
+    return text.strip("\n") + "\n"
+
+
+def _header(plan: Plan, template: str, subject: str, facts: list[str]) -> tuple[str, ...]:
+    return (
+        f"{plan.op} {subject}, family {plan.family}.",
+        f"Generated from specs/formats/{plan.format.lower()}.toml and templates/{template};",
+        "edit those, then run: qgen build",
+        "",
+        *facts,
+    )
+
+
+def _matvec(plan: MatvecPlan) -> Kernel:
+    c = plan.contract
+    per_unit = len(plan.terms)
+    totals = []
+    steps = []
+    for unit in range(plan.units):
+        groups = [g for g in range(plan.groups) if plan.unit_of_group[g] == unit]
+        for i, term in enumerate(plan.terms):
+            slot = unit * per_unit + i
+            parts = tuple(
+                Part(scale=term.scales[g][0] if term.scales[g] else None, sum=f"g{g}" if term.codes else f"a[{g}]")
+                for g in groups
+            )
+            totals.append(
+                Total(label=f"{term.label}, unit {unit}" if plan.units > 1 else term.label, slot=slot, parts=parts)
+            )
+            steps.append(
+                FloatStep(
+                    negative=term.negative,
+                    floats=term.floats[unit],
+                    scale=unit * c.unit // plan.layout.group,
+                    slot=slot,
+                )
+            )
+    facts = [
+        f"format      {plan.format}: {plan.block} elements in {plan.block_bytes} bytes",
+        f"storage     {plan.storage}: blocks as in the file, aligned to {plan.alignment}, rows row_stride bytes apart",
+        f"activation  {plan.layout.activation} in the layout {plan.layout.name}, from quantize_activation",
+        f"traffic     every packed byte is requested once (read factor {plan.read_factor:.2f})",
+        f"contract    {c.name}: block b of a row belongs to slice b mod {c.slices}; a slice takes its blocks in",
+        f"            increasing order, in them units of {c.unit} elements, and each term as",
+        "            fma(factors * dx, float(integer sum), slice), terms " + ", ".join(c.terms) + ";",
+        "            slices are added by halving: slice s < h takes s + h, h = slices/2 .. 1",
+        f"integers    exact: no sum of a unit exceeds {plan.largest_sum}",
+        "",
+    ]
+    return Kernel(
+        header=_header(plan, "matvec.cu.j2", f"{plan.format} x {plan.layout.activation}, one token", facts),
+        plan=plan,
+        threads=32 * plan.warps,
+        integers=plan.units * per_unit,
+        group_numbers=tuple(range(plan.groups)),
+        totals=tuple(totals),
+        float_steps=tuple(steps),
+    )
+
+
+def _quantize(plan: QuantizePlan) -> Kernel:
+    layout = plan.layout
+    pairs = [Pair(low=a, high=b) for a, b in plan.order]
+    width = 4
+    first, end = layout.group_words[:-1], layout.group_words[1:]
+    facts = [
+        f"layout      {layout.name}: int8 per {layout.group} columns, in the order the {plan.format} kernels read it:",
+        "            codes  int8  [tile][chunk][thread of a warp][16]",
+        f"            scale  f32   [block][{layout.scales}]",
+        f"            sums   int32 [block][{layout.lanes}][{layout.sum_slots}]"
+        if layout.sum_slots
+        else "            no sums",
+        "",
+    ]
+    return Kernel(
+        header=_header(plan, "quantize.cu.j2", f"to {layout.activation} for {plan.format}", facts),
+        plan=plan,
+        threads=32 * plan.warps,
+        order_rows=tuple(tuple(pairs[i : i + width]) for i in range(0, len(pairs), width)),
+        sums_at=-(-(layout.block + 1) // 16) * 16,
+        group_first=_line(first),
+        group_end=_line(end),
+    )
+
+
+def _line(values: tuple[int, ...]) -> str:
+    """C text of an arithmetic progression in `group`. Refuses anything else."""
+    step = values[1] - values[0] if len(values) > 1 else 0
+    if any(v != values[0] + i * step for i, v in enumerate(values)):
+        _fail(f"groups start at words {values}, which is no arithmetic progression")
+    return f"{values[0]} + {step} * group" if step else str(values[0])

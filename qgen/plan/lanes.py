@@ -1,0 +1,331 @@
+"""How a team of threads shares one block: which words each thread loads, and how they become code words.
+
+Everything here is derived from the exact bit map of a format (qgen.layout). The result is one straight-line
+program for all threads of a team; only byte offsets and shifts may differ between threads (LaneInt).
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, replace
+
+from qgen import layout
+from qgen.plan.records import Atom, Bits, ByteDigits, Digits, LaneConstant, LaneInt, Step, Table, Use, Words
+from qgen.plan.refuse import refuse
+from qgen.plan.share import EMPTY, Source, main_slots, region_sources, regions
+from qgen.spec import Field, Format
+
+
+@dataclass(frozen=True)
+class CodeWord:
+    """Four neighbouring codes of each thread: elements[t] has four element numbers (EMPTY where none)."""
+
+    elements: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class LaneProgram:
+    """Loads, decode steps and the code words they make, in the order the activation words are numbered."""
+
+    loads: tuple[Words, ...]
+    steps: tuple[Step, ...]
+    code_words: tuple[CodeWord, ...]  # by activation word number
+    group_words: tuple[int, ...]
+    lane_groups: tuple[tuple[int, ...], ...]  # [t] -> the groups of the block this thread meets
+    word_count: int
+
+
+class Names:
+    """Lane constants by value: the same per-thread integer gets the same name."""
+
+    def __init__(self, lanes: int) -> None:
+        self.lanes = lanes
+        self.constants: dict[tuple[int, ...], LaneConstant] = {}
+
+    def text(self, value: LaneInt) -> str:
+        """C text of `value`: a number, or the name of a lane constant."""
+        if value.constant is not None:
+            return str(value.constant)
+        if value.values not in self.constants:
+            self.constants[value.values] = self._linear(value)
+        return self.constants[value.values].name
+
+    def _linear(self, value: LaneInt) -> LaneConstant:
+        base = value.values[0]
+        bits = [1 << i for i in range(self.lanes.bit_length() - 1)]
+        factors = [value.values[b] - base for b in bits]
+        for t, v in enumerate(value.values):
+            if v != base + sum(f for b, f in zip(bits, factors, strict=True) if t & b):
+                raise ValueError(f"{value.values} is not linear in the bits of t")
+        name = f"at{len(self.constants)}"
+        if all(f == factors[0] * b for b, f in zip(bits, factors, strict=True)):
+            return LaneConstant(name=name, base=base, terms=((factors[0], "t"),))
+        terms = tuple((f, f"(t >> {i} & 1)") for i, f in enumerate(factors) if f)
+        return LaneConstant(name=name, base=base, terms=terms)
+
+
+class _Registers:
+    """Words wanted by the steps, as offsets per thread; numbered once all are known."""
+
+    def __init__(self) -> None:
+        self.wanted: set[tuple[int, ...]] = set()
+
+    def want(self, offsets: tuple[int, ...]) -> tuple[int, ...]:
+        self.wanted.add(offsets)
+        return offsets
+
+    def numbers(self) -> dict[tuple[int, ...], int]:
+        return {offsets: i for i, offsets in enumerate(sorted(self.wanted))}
+
+
+def _extra_atom(
+    format: Format, codes: Field, part: int, words: tuple[tuple[int, ...], ...], registers: _Registers
+) -> tuple[tuple[int, ...], tuple[int, ...], int, int, int]:
+    """Where part number `part` of four codes lies: (word offsets, shifts, width, left, 0 mask | 1 spread)."""
+    offsets, shifts, modes = [], [], set()
+    width = left = 0
+    for elements in words:
+        places = [(k, layout.pieces(codes, e)[part]) for k, e in enumerate(elements) if e != EMPTY]
+        k0, first = places[0]
+        width, left = first.width, first.shl
+        if all(p.bit == first.bit + 8 * (k - k0) for k, p in places):
+            modes.add(0)
+            start = first.bit - 8 * k0
+            offsets.append(start // 8)
+            shifts.append(start % 8)
+        elif all(p.bit == first.bit + width * (k - k0) for k, p in places):
+            modes.add(1)
+            start = first.bit - width * k0
+            base = 8 * min(p.bit // 8 for p in (layout.pieces(codes, e)[part] for e in range(format.block)))
+            word = (start - base) // 32
+            offsets.append(base // 8 + 4 * word)
+            shifts.append(start - base - 32 * word)
+            if shifts[-1] + 4 * width > 32:
+                refuse(format, f"part {part} of a code word crosses a 32-bit word", "packed parts of at most 8 bits")
+        else:
+            refuse(
+                format,
+                f"part {part} of elements {elements} is neither byte-strided nor packed",
+                "parts whose neighbours lie 8 bits or one width apart",
+            )
+    if len(modes) != 1:
+        refuse(format, f"part {part} is packed differently for different threads", "one packing a part")
+    return registers.want(tuple(offsets)), tuple(shifts), width, left, modes.pop()
+
+
+def plan_lanes(format: Format, codes: Field, lanes: int, group: int, names: Names) -> LaneProgram:
+    """The cheapest legal program for `lanes` threads a block; groups are runs of `group` elements.
+
+    Cost counts loaded words and, three times, the groups a thread meets (each needs its own integer scale).
+    Raises QgenError (stage "plan") where the layout cannot be shared this way.
+    """
+    slots = main_slots(format, codes)
+    ways = [region_sources(format, region, slots, codes, lanes) for region in regions(slots)]
+    best: tuple[int, int, list[Source]] | None = None
+    for number, choice in enumerate(itertools.product(*ways)):
+        sources = [s for region in choice for s in region]
+        met = [
+            sorted(
+                {
+                    e // group
+                    for s in sources
+                    for (t, _), es in s.elements.items()
+                    if t == lane
+                    for e in es
+                    if e != EMPTY
+                }
+            )
+            for lane in range(lanes)
+        ]
+        if len({len(m) for m in met}) != 1:
+            continue
+        registers = _Registers()
+        _steps(format, codes, sources, registers, {}, names, met, group, dry=True)
+        cost = len(registers.wanted) + 3 * len(met[0])
+        if best is None or cost < best[0]:
+            best = (cost, number, sources)
+    if best is None:
+        refuse(
+            format,
+            f"no way to share the block over {lanes} threads gives each the same number of groups",
+            "a layout that divides evenly",
+        )
+    sources = best[2]
+    met = [
+        sorted(
+            {e // group for s in sources for (t, _), es in s.elements.items() if t == lane for e in es if e != EMPTY}
+        )
+        for lane in range(lanes)
+    ]
+    registers = _Registers()
+    _steps(format, codes, sources, registers, {}, names, met, group, dry=True)
+    numbers = registers.numbers()
+    steps, code_words = _steps(format, codes, sources, registers, numbers, names, met, group, dry=False)
+    numbered, ordered, bounds = _number_activation(steps, code_words, len(met[0]))
+    return LaneProgram(
+        loads=_loads(format, numbers, names),
+        steps=numbered,
+        code_words=ordered,
+        group_words=bounds,
+        lane_groups=tuple(tuple(m) for m in met),
+        word_count=len(numbers),
+    )
+
+
+def _split(elements: dict[int, tuple[int, ...]], met: list[list[int]], group: int) -> list[tuple[int, CodeWord]]:
+    """One code word as (local group, elements of that group): more than one where a word straddles groups."""
+    found = []
+    for local in range(len(met[0])):
+        rows = tuple(
+            tuple(e if e != EMPTY and e // group == met[t][local] else EMPTY for e in elements[t])
+            for t in range(len(met))
+        )
+        if any(e != EMPTY for row in rows for e in row):
+            found.append((local, CodeWord(elements=rows)))
+    return found
+
+
+def _steps(
+    format: Format,
+    codes: Field,
+    sources: list[Source],
+    registers: _Registers,
+    numbers: dict[tuple[int, ...], int],
+    names: Names,
+    met: list[list[int]],
+    group: int,
+    *,
+    dry: bool,
+) -> tuple[list[Step], list[tuple[int, CodeWord]]]:
+    """The decode steps; with `dry` only the wanted words are collected. Use.x counts code words as they come."""
+    steps: list[Step] = []
+    made: list[tuple[int, CodeWord]] = []
+    lanes = len(met)
+
+    def uses(code: int, elements: dict[int, tuple[int, ...]]) -> list[Use]:
+        result = []
+        for local, word in _split(elements, met, group):
+            result.append(Use(code=code, x=len(made), group=local))
+            made.append((local, word))
+        return result
+
+    for source in sources:
+        rows = {slot: {t: source.elements[t, slot] for t in range(lanes)} for slot in source.slots}
+        if source.whole_byte:
+            b = codes.base or 0
+            made_uses = tuple(uses(0, rows[0]))
+            if not dry:
+                steps.append(
+                    ByteDigits(
+                        at=names.text(LaneInt(source.offsets)),
+                        base=b,
+                        pair_low=b | b**2 << 16,
+                        pair_high=b**3 | b**4 << 16,
+                        uses=made_uses,
+                    )
+                )
+            continue
+        main = registers.want(source.offsets)
+        if codes.base:
+            if source.slots != tuple(range(len(source.slots))):
+                refuse(
+                    format,
+                    f"digits {source.slots} of byte {source.offsets[0]} are used",
+                    "leading digits, none left out",
+                )
+            every = tuple(u for n in source.slots for u in uses(n, rows[n]))
+            if not dry:
+                powers = tuple(codes.base ** (n + 1) for n in source.slots)
+                steps.append(Digits(word=numbers[main], base=codes.base, powers=powers, uses=every))
+        elif codes.table:
+            halves = tuple(range(2))
+            nibbles = {
+                h: {t: tuple(source.elements[t, 4 * (k % 2)][2 * h + k // 2] for k in range(4)) for t in range(lanes)}
+                for h in halves
+            }
+            every = tuple(u for h in halves for u in uses(h, nibbles[h]))
+            if not dry:
+                steps.append(Table(word=numbers[main], halves=halves, uses=every))
+        else:
+            every_codes = []
+            every_uses: list[Use] = []
+            for i, slot in enumerate(source.slots):
+                every_codes.append(_atoms(format, codes, slot, main, rows[slot], registers, numbers, names, dry))
+                every_uses += uses(i, rows[slot])
+            if not dry:
+                width = codes.signed or 8
+                flip = f"0x{(1 << (width - 1)) * 0x01010101:08x}u" if width < 8 else ""
+                steps.append(Bits(codes=tuple(every_codes), flip=flip, uses=tuple(every_uses)))
+    return steps, made
+
+
+def _atoms(
+    format: Format,
+    codes: Field,
+    slot: int,
+    main: tuple[int, ...],
+    rows: dict[int, tuple[int, ...]],
+    registers: _Registers,
+    numbers: dict[tuple[int, ...], int],
+    names: Names,
+    dry: bool,
+) -> tuple[Atom, ...]:
+    """The OR-ed pieces of one code word of a bit field."""
+    example = next(e for row in rows.values() for e in row if e != EMPTY)
+    pieces = layout.pieces(codes, example)
+    widest = max(range(len(pieces)), key=lambda i: pieces[i].width)
+    atoms = []
+    for part, piece in enumerate(pieces):
+        if part == widest:
+            offsets, shifts, width, left, packed = main, (slot,) * len(rows), piece.width, piece.shl, 0
+        else:
+            offsets, shifts, width, left, packed = _extra_atom(format, codes, part, tuple(rows.values()), registers)
+        if dry:
+            continue
+        ones = (1 << width) - 1
+        atoms.append(
+            Atom(
+                word=numbers[offsets],
+                shift=names.text(LaneInt(shifts)),
+                mask=f"0x{ones * 0x01010101:08x}u",
+                left=left,
+                packed=f"0x{(1 << 4 * width) - 1:x}u" if packed else "",
+                spread=f"0x{sum(1 << (k * (8 - width)) for k in range(4)):08x}u" if packed else "",
+            )
+        )
+    return tuple(atoms)
+
+
+def _number_activation(
+    steps: list[Step], made: list[tuple[int, CodeWord]], groups: int
+) -> tuple[tuple[Step, ...], tuple[CodeWord, ...], tuple[int, ...]]:
+    """Renumber activation words so that those of a group are neighbours; a group starts at bounds[g]."""
+    order = sorted(range(len(made)), key=lambda i: (made[i][0], i))
+    place = {old: new for new, old in enumerate(order)}
+    renumbered = tuple(replace(s, uses=tuple(replace(u, x=place[u.x]) for u in s.uses)) for s in steps)
+    counts = [sum(1 for g, _ in made if g == local) for local in range(groups)]
+    bounds = tuple(itertools.accumulate(counts, initial=0))
+    return renumbered, tuple(made[i][1] for i in order), bounds
+
+
+def _loads(format: Format, numbers: dict[tuple[int, ...], int], names: Names) -> tuple[Words, ...]:
+    """Neighbouring words become one run, loaded as widely as alignment allows."""
+    runs: list[list[tuple[int, ...]]] = []
+    for offsets in sorted(numbers):
+        if runs and offsets == tuple(o + 4 for o in runs[-1][-1]):
+            runs[-1].append(offsets)
+        else:
+            runs.append([offsets])
+    loads = []
+    for run in runs:
+        width = next(
+            w
+            for w in (16, 8, 4, 1)
+            if w <= format.alignment and all(o % w == 0 for o in run[0]) and (len(run) * 4) % w == 0
+        )
+        loads.append(
+            Words(
+                first=numbers[run[0]], count=len(run), at=names.text(LaneInt(run[0])), width=width if width >= 4 else 1
+            )
+        )
+    return tuple(loads)

@@ -1,0 +1,258 @@
+"""Plans of the family `matvec`: op mul_mat, T = 1, native storage, int8 activations.
+
+A warp works on `rows` output rows a team and one token. Its teams of `lanes` threads take `team_blocks` blocks of a
+row at a time; the packed bytes of all its rows are copied to shared memory once, in 16-byte pieces, `stages` steps
+ahead. Blocks go to slices of the contract (block mod slices), so that every launch shape gives the same bits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from qgen.plan.lanes import LaneProgram, Names, plan_lanes
+from qgen.plan.records import ActivationLayout, Contract, LaneConstant, Step, TermPlan, Words
+from qgen.plan.refuse import refuse
+from qgen.plan.terms import (
+    code_field,
+    code_offset,
+    float_fields,
+    group_size,
+    integer_activation,
+    largest_sum,
+    needs_sums,
+    plan_terms,
+)
+from qgen.spec.records import Field, Format
+
+WARPS = 4  # warps a CTA: small CTAs balance waves, and no barrier joins them
+REGISTER_CTAS = {
+    1: 5,
+    2: 4,
+    4: 3,
+}  # CTAs an SM must hold, by rows a team: 96, 128 and 168 registers a thread, no spills
+BYTES_AHEAD = 4096  # bytes a warp tries to have under way: 28 KB an SM over 8 to 16 warps with room to spare
+PIECE = 16  # bytes of one asynchronous copy
+
+
+@dataclass(frozen=True)
+class Instance:
+    """One compiled variant: the launch shape."""
+
+    name: str
+    rows: int
+    team_blocks: int
+    teams: int
+    warp_rows: int
+    substeps: int
+    stages: int
+    step_bytes: int
+    pieces: int
+    slot_bytes: int
+    warp_shared: int
+    shared_bytes: int
+    min_ctas: int
+
+
+@dataclass(frozen=True)
+class MatvecPlan:
+    """Everything the template needs, finished; also what tests, dispatch and benches iterate over."""
+
+    family: str
+    op: str
+    format: str
+    storage: str
+    file: str
+    contract: Contract
+    layout: ActivationLayout
+    block: int
+    block_bytes: int
+    alignment: int
+    lanes: int
+    loads: tuple[Words, ...]
+    steps: tuple[Step, ...]
+    word_count: int
+    lane_constants: tuple[LaneConstant, ...]
+    terms: tuple[TermPlan, ...]
+    table: tuple[str, ...]
+    units: int
+    groups: int
+    unit_of_group: tuple[int, ...]
+    code_mul: int
+    code_offset: int
+    sums: bool
+    largest_sum: int
+    warps: int
+    instances: tuple[Instance, ...]
+    read_factor: float
+
+    def workspace_bytes(self, blocks: int) -> int:
+        """Bytes of quantised activation for one token of `blocks` weight blocks."""
+        return self.layout.bytes(blocks)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Launch numbers of one call."""
+
+    grid: int
+    block: int
+    shared: int
+
+
+def launch(
+    plan: MatvecPlan, instance: Instance, rows: int, multiprocessors: int, ctas_per_multiprocessor: int
+) -> Launch:
+    """A persistent grid with equal waves: every warp walks the same number of row tiles, or one less."""
+    tiles = -(-rows // instance.warp_rows)
+    ctas = -(-tiles // plan.warps)
+    resident = max(1, multiprocessors * ctas_per_multiprocessor)
+    waves = -(-ctas // resident)
+    return Launch(grid=max(1, -(-ctas // waves)), block=32 * plan.warps, shared=instance.shared_bytes)
+
+
+def contract(format: Format) -> Contract:
+    """The contract of a format's integer dot, for every family (see Contract)."""
+    codes = code_field(format)
+    activation, group = integer_activation(format)
+    per = [f.per for term in format.terms for f in float_fields(format, term)]
+    unit = min([group, format.block, *per])
+    terms = (
+        ("-" if t.constant < 0 else "+")
+        + "*".join(n for n in t.factors if n != codes.name)
+        + ("*sum(q*a)" if codes.name in t.factors else "*sum(a)")
+        for t in format.terms
+    )
+    return Contract(activation=activation.name, unit=unit, slices=16 if format.block >= 256 else 32, terms=tuple(terms))
+
+
+def _lanes(format: Format, unit: int) -> int:
+    # A block of up to 128 elements is one thread's work; larger ones are shared in pieces of 64 elements, which
+    # keeps the activation words of a thread in 16 registers. Units of a shared block must be whole blocks.
+    return 1 if format.block <= 128 or unit != format.block else format.block // 64
+
+
+def _activation_layout(
+    format: Format, program: LaneProgram, lanes: int, group: int, with_sums: bool
+) -> ActivationLayout:
+    activation, activation_group = integer_activation(format)
+    words = tuple(
+        tuple(_four(tuple(e if e >= 0 else format.block for e in word.elements[t])) for word in program.code_words)
+        for t in range(lanes)
+    )
+    groups = len(program.group_words) - 1
+    return ActivationLayout(
+        name=f"{activation.name}_{format.name.lower()}",
+        activation=activation.name,
+        group=activation_group,
+        block=format.block,
+        lanes=lanes,
+        tile_blocks=32 // lanes,
+        chunks=-(-len(program.code_words) // 4),
+        scales=max(1, format.block // activation_group),
+        groups=groups,
+        sum_slots=(1 << (groups - 1).bit_length()) if with_sums else 0,
+        group_words=program.group_words,
+        words=words,
+    )
+
+
+def _four(elements: tuple[int, ...]) -> tuple[int, int, int, int]:
+    a, b, c, d = elements
+    return a, b, c, d
+
+
+def plan_matvec(format: Format) -> MatvecPlan:
+    """The matvec plan of `format` with all its instances. Raises QgenError (stage "plan") with the reason if none."""
+    codes: Field = code_field(format)
+    agreed = contract(format)
+    if format.split or format.row_bytes or format.tensor_bytes:
+        refuse(
+            format,
+            f"planes {', '.join(p.name for p in format.planes)}, {format.row_bytes} row and "
+            f"{format.tensor_bytes} tensor bytes",
+            "blocks in one plane, without row or tensor metadata",
+        )
+    _, activation_group = integer_activation(format)
+    if activation_group > format.block:
+        refuse(
+            format,
+            f"activation groups of {activation_group} span blocks of {format.block}",
+            "an activation group no longer than a block",
+        )
+    lanes = _lanes(format, agreed.unit)
+    group = group_size(format, codes, agreed.unit)
+    names = Names(lanes)
+    program = plan_lanes(format, codes, lanes, group, names)
+    terms = plan_terms(format, codes, program, agreed.unit, group, names)
+    table = tuple(int(v) for v in format.codebook(codes.table).numbers) if codes.table else ()
+    bound = largest_sum(format, codes, agreed.unit, table)
+    if bound >= 1 << 31:
+        refuse(format, f"an integer sum of a unit can reach {bound}", f"less than 2^31 = {1 << 31}")
+    with_sums = needs_sums(format, codes)
+    layout = _activation_layout(format, program, lanes, group, with_sums)
+    stem = f"mul_mat_{format.name.lower()}_{agreed.activation}_t1"
+    # A whole warp a row for long rows; a quarter warp for rows of few blocks, as many rows each as registers allow.
+    shapes = [(32 // lanes, rows) for rows in (1, 2, 4)] + [(8 // lanes, 4 if lanes == 1 else 2)]
+    instances = tuple(_instance(format, agreed, lanes, stem, rows, team_blocks) for team_blocks, rows in shapes)
+    return MatvecPlan(
+        family="matvec",
+        op="mul_mat",
+        format=format.name,
+        storage="native",
+        file=f"{stem}__matvec_native",
+        contract=agreed,
+        layout=layout,
+        block=format.block,
+        block_bytes=format.bytes,
+        alignment=format.alignment,
+        lanes=lanes,
+        loads=program.loads,
+        steps=program.steps,
+        word_count=program.word_count,
+        lane_constants=tuple(names.constants.values()),
+        terms=terms,
+        table=_table_words(table),
+        units=format.block // agreed.unit,
+        groups=len(program.group_words) - 1,
+        unit_of_group=tuple(g * group // agreed.unit if lanes == 1 else 0 for g in range(len(program.group_words) - 1)),
+        code_mul=int(codes.mul) if not codes.table else 1,
+        code_offset=code_offset(codes),
+        sums=with_sums,
+        largest_sum=bound,
+        warps=WARPS,
+        instances=instances,
+        read_factor=1.0,
+    )
+
+
+def _table_words(values: tuple[int, ...]) -> tuple[str, ...]:
+    """A 16-entry int8 codebook as four little-endian register constants."""
+    data = [v & 0xFF for v in values]
+    return tuple(f"0x{sum(data[4 * i + k] << (8 * k) for k in range(4)):08x}u" for i in range(len(data) // 4))
+
+
+def _instance(format: Format, agreed: Contract, lanes: int, stem: str, rows: int, team_blocks: int) -> Instance:
+    teams = 32 // (team_blocks * lanes)
+    warp_rows = rows * teams
+    step_bytes = team_blocks * format.bytes
+    # A step may start anywhere inside a 16-byte piece, so it can touch one piece more than its size says.
+    ragged = 0 if step_bytes % PIECE == 0 and format.alignment == PIECE else PIECE - format.alignment
+    pieces = -(-(step_bytes + ragged) // PIECE)
+    slot = pieces * PIECE
+    stages = max(2, min(4, -(-BYTES_AHEAD // (slot * warp_rows))))
+    warp_shared = stages * warp_rows * slot
+    return Instance(
+        name=f"{stem}__matvec_native_r{rows}_b{team_blocks}",
+        rows=rows,
+        team_blocks=team_blocks,
+        teams=teams,
+        warp_rows=warp_rows,
+        substeps=agreed.slices // team_blocks,
+        stages=stages,
+        step_bytes=step_bytes,
+        pieces=pieces,
+        slot_bytes=slot,
+        warp_shared=warp_shared,
+        shared_bytes=WARPS * warp_shared + PIECE,
+        min_ctas=REGISTER_CTAS[rows if teams == 1 else 4],
+    )  # the last word of a block may look 4 bytes ahead

@@ -1,0 +1,151 @@
+// Portable helpers of generated kernels: plain C++ on top of qgen_ptx.cuh, the same text on the device and in
+// the emulator.
+#pragma once
+
+#include "qgen_ptx.cuh"
+
+// ---- staging packed bytes -----------------------------------------------------------------------------------
+
+// Copies the part of one aligned 16-byte piece that lies in [begin, end) to `shared`, at the same place inside
+// the piece. Not a byte outside is read: a piece that starts before `begin` goes word by word, its first, ragged
+// word byte by byte.
+__device__ __forceinline__ void qgen_stage_piece(uint8_t* shared, const uint8_t* piece, const uint8_t* begin,
+                                                 const uint8_t* end) {
+    const int64_t left = end - piece;
+    if (piece >= begin) {
+        qgen_copy16(shared, piece, left < 16 ? (int)left : 16);
+        return;
+    }
+    const int stop = left < 16 ? (int)left : 16;
+#pragma unroll 1
+    for (int i = (int)(begin - piece); i < stop;) {
+        if (i % 4 == 0) {
+            qgen_copy4(shared + i, piece + i, stop - i < 4 ? stop - i : 4);
+            i += 4;
+        } else {
+            shared[i] = qgen_load_u8(piece + i);
+            i += 1;
+        }
+    }
+}
+
+// ---- reading a staged block ---------------------------------------------------------------------------------
+
+// n words at byte `at` of `stage` (16-byte aligned), where `at` is a multiple of 16, 8 or 4.
+template <int n>
+__device__ __forceinline__ void qgen_words16(uint32_t* w, const uint8_t* stage, int at) {
+    const uint4* p = (const uint4*)(stage + at);
+#pragma unroll
+    for (int i = 0; i < n / 4; ++i) {
+        const uint4 v = p[i];
+        w[4 * i] = v.x, w[4 * i + 1] = v.y, w[4 * i + 2] = v.z, w[4 * i + 3] = v.w;
+    }
+}
+
+template <int n>
+__device__ __forceinline__ void qgen_words8(uint32_t* w, const uint8_t* stage, int at) {
+    const uint2* p = (const uint2*)(stage + at);
+#pragma unroll
+    for (int i = 0; i < n / 2; ++i) {
+        const uint2 v = p[i];
+        w[2 * i] = v.x, w[2 * i + 1] = v.y;
+    }
+}
+
+template <int n>
+__device__ __forceinline__ void qgen_words4(uint32_t* w, const uint8_t* stage, int at) {
+    const uint32_t* p = (const uint32_t*)(stage + at);
+#pragma unroll
+    for (int i = 0; i < n; ++i) w[i] = p[i];
+}
+
+// The same for any `at`: aligned words, shifted into place. Looks up to four bytes past the last word.
+template <int n>
+__device__ __forceinline__ void qgen_words1(uint32_t* w, const uint8_t* stage, int at) {
+    const uint32_t* p = (const uint32_t*)(stage + (at & ~3));
+    const int shift = (at & 3) * 8;
+    uint32_t low = p[0];
+#pragma unroll
+    for (int i = 0; i < n; ++i) {
+        const uint32_t high = p[i + 1];
+        w[i] = __funnelshift_r(low, high, shift);
+        low = high;
+    }
+}
+
+// ---- decoding four codes at a time --------------------------------------------------------------------------
+
+// sum + the dot product of four int8 codes with four int8 activation codes.
+__device__ __forceinline__ int qgen_dot4(uint32_t codes, uint32_t x, int sum) {
+    return __dp4a((int)codes, (int)x, sum);
+}
+
+// A 4-bit index in every nibble of the low half of `w` becomes four entries of a 16-entry int8 codebook.
+__device__ __forceinline__ uint32_t qgen_table16(uint32_t w, uint32_t t0, uint32_t t1, uint32_t t2, uint32_t t3) {
+    const uint32_t index = w & 0x7777u;
+    const uint32_t low = __byte_perm(t0, t1, index), high = __byte_perm(t2, t3, index);
+    return __byte_perm(low, high, 0x3210u | ((w & 0x8888u) >> 1));
+}
+
+// The value of the first n base-b digits of each byte (fraction encoding): floor(byte * b^n / 256).
+__device__ __forceinline__ uint32_t qgen_leading_digits(uint32_t even, uint32_t odd, uint32_t power) {
+    return __byte_perm(even * power, odd * power, 0x7351u);
+}
+
+// ---- number formats of scales -------------------------------------------------------------------------------
+
+__device__ __forceinline__ float qgen_bf16_to_f32(uint16_t v) { return __uint_as_float((uint32_t)v << 16); }
+
+// 2^(e-127), exact down to the subnormal 2^-127.
+__device__ __forceinline__ float qgen_e8m0_to_f32(uint8_t e) {
+    return __uint_as_float(e == 0 ? 0x00400000u : (uint32_t)e << 23);
+}
+
+// 2^(e-128), exact down to the subnormals 2^-127 and 2^-128.
+__device__ __forceinline__ float qgen_e8m0_half_to_f32(uint8_t e) {
+    return __uint_as_float(e < 2 ? 0x00200000u << e : (uint32_t)(e - 1) << 23);
+}
+
+// Unsigned e4m3: m * 2^-9 below the first exponent, (1 + m/8) * 2^(e-7) above; 0x7f is read as 0, bit 7 ignored.
+__device__ __forceinline__ float qgen_ue4m3_to_f32(uint8_t v) {
+    const uint32_t e = v >> 3 & 15u, m = v & 7u;
+    if ((v & 0x7fu) == 0x7fu) return 0.0f;
+    return e == 0 ? (float)m * 0.001953125f : __uint_as_float((e + 120u) << 23 | m << 20);
+}
+
+__device__ __forceinline__ float qgen_ue4m3_half_to_f32(uint8_t v) { return 0.5f * qgen_ue4m3_to_f32(v); }
+
+// ---- reading activation scales and sums -----------------------------------------------------------------------
+
+template <int n>
+__device__ __forceinline__ void qgen_load_floats(float* v, const uint8_t* p) {
+    if (n % 4 == 0) {
+#pragma unroll
+        for (int i = 0; i < n / 4; ++i) {
+            const uint4 u = qgen_load_u32x4(p + 16 * i);
+            v[4 * i] = __uint_as_float(u.x), v[4 * i + 1] = __uint_as_float(u.y);
+            v[4 * i + 2] = __uint_as_float(u.z), v[4 * i + 3] = __uint_as_float(u.w);
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < n; ++i) v[i] = __uint_as_float(qgen_load_u32(p + 4 * i));
+    }
+}
+
+// n integers out of `slots` stored ones, slots a power of two.
+template <int n, int slots>
+__device__ __forceinline__ void qgen_load_ints(int* v, const uint8_t* p) {
+    if (slots % 4 == 0) {
+#pragma unroll
+        for (int i = 0; i < slots / 4; ++i) {
+            const uint4 u = qgen_load_u32x4(p + 16 * i);
+            const uint32_t four[4] = {u.x, u.y, u.z, u.w};
+#pragma unroll
+            for (int k = 0; k < 4; ++k)
+                if (4 * i + k < n) v[4 * i + k] = (int)four[k];
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < n; ++i) v[i] = (int)qgen_load_u32(p + 4 * i);
+    }
+}
