@@ -1,0 +1,77 @@
+"""mul_mat in the emulator: the same two kernel texts and launches that qgen.run sends to a device, on the CPU."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qgen import emit, emulate, plan
+from qgen.spec import Format
+
+Order = Literal["forward", "reverse", "shuffle"]
+
+
+class EmulatedMatvec:
+    """The emulated quantiser and matvec of one format, compiled on construction (or taken from the cache)."""
+
+    def __init__(self, format: Format) -> None:
+        """Raises QgenError when the format has no kernels or the host has no C++ compiler."""
+        self.format = format
+        self.plan = plan.plan_matvec(format)
+        self._quantize_plan = plan.plan_quantize(self.plan)
+        self._matvec = emulate.compile(emit.emit(self.plan).text, self.plan.file)
+        self._quantize = emulate.compile(emit.emit(self._quantize_plan).text, self._quantize_plan.file)
+
+    def __call__(
+        self,
+        rows: NDArray[np.uint8],
+        x: NDArray[np.float32],
+        *,
+        instance: plan.Instance | None = None,
+        order: Order = "forward",
+        seed: int = 0,
+    ) -> NDArray[np.float32]:
+        """float32[n]: the rows uint8[n, K // block * bytes] times x float32[K].
+
+        order, seed: which thread goes next, see qgen.emulate. Raises QgenError for any fault of the kernels.
+        """
+        chosen = instance or self.plan.instances[0]
+        weight = np.ascontiguousarray(rows)
+        activation = self.activation(x, order=order, seed=seed)
+        y = np.full(len(weight), np.nan, dtype=np.float32)
+        second = plan.launch(self.plan, chosen, len(weight), multiprocessors=1, ctas_per_multiprocessor=1)
+        self._matvec.launch(
+            chosen.name,
+            grid=second.grid,
+            block=second.block,
+            shared=second.shared,
+            args=[
+                emulate.Buffer("weight", weight),
+                weight.shape[1],
+                len(weight),
+                x.size // self.format.block,
+                emulate.Buffer("activation", activation),
+                emulate.Buffer("y", y, writable=True),
+            ],
+            order=order,
+            seed=seed,
+        )
+        return y
+
+    def activation(self, x: NDArray[np.float32], *, order: Order = "forward", seed: int = 0) -> NDArray[np.uint8]:
+        """x float32[K] quantised, as the workspace of a launch holds it; bytes that no kernel writes are 0."""
+        blocks = x.size // self.format.block
+        activation = np.zeros(self.plan.workspace_bytes(blocks), dtype=np.uint8)
+        launch = plan.launch_quantize(self._quantize_plan, blocks)
+        self._quantize.launch(
+            self._quantize_plan.name,
+            grid=launch.grid,
+            block=launch.block,
+            shared=launch.shared,
+            args=[emulate.Buffer("x", x), blocks, emulate.Buffer("activation", activation, writable=True)],
+            order=order,
+            seed=seed,
+        )
+        return activation
