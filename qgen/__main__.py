@@ -1,0 +1,7 @@
+"""`python -m qgen` is the command `qgen`."""
+
+import sys
+
+from qgen.cli import main
+
+sys.exit(main())

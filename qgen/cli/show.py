@@ -1,0 +1,89 @@
+"""qgen show: the chain from format file to kernel, for one kernel, file or format."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from typing import Any
+
+from qgen import generate
+from qgen.cli import emit_json
+from qgen.errors import QgenError
+from qgen.plan import MatvecPlan, Plan
+from qgen.spec import load_formats
+
+
+def add(verbs: Any) -> None:
+    """The verb's command line."""
+    verb = verbs.add_parser(
+        "show",
+        help="print the chain from format to kernel for one NAME",
+        description="Prints spec, layout, contract, plan and instances of a format (TQ1_0), of a kernel "
+        "(mul_mat_tq1_0_q8_g256_t1__matvec_native_r2_b8) or of a generated file; --text adds the CUDA.",
+    )
+    verb.add_argument("name", help="a format, a kernel or a generated file")
+    verb.add_argument("--text", action="store_true", help="also print the generated CUDA")
+    verb.add_argument("--json", action="store_true", help="print the plan record for programs")
+    verb.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """0, or a QgenError for an unknown name or a format without kernels."""
+    made = generate.generate()
+    formats = load_formats()
+    format_name = args.name.upper()
+    if format_name in made.refused:
+        raise made.refused[format_name]
+    if format_name in formats:
+        matches = [p for p in made.plans if p.format == format_name and isinstance(p, MatvecPlan)]
+        plan: Plan = matches[0]
+        text = made.source_of(plan.file)[1].text
+    else:
+        try:
+            plan, source = made.source_of(args.name)
+            text = source.text
+        except QgenError as error:
+            raise QgenError(
+                stage="show",
+                subject=args.name,
+                found=error.found,
+                allowed=f"a format ({', '.join(formats)}), a kernel or a generated file",
+                next="list them: qgen formats",
+            ) from None
+    if args.json:
+        emit_json(dataclasses.asdict(plan) | {"text": text if args.text else None})
+        return 0
+    format = formats[plan.format]
+    print(f"format    {format.name}: {format.doc}")
+    print(
+        f"          {format.block} elements in {format.bytes} bytes = {format.bits_per_weight:g} bits per weight, "
+        f"aligned to {format.alignment}; value = {format.value}"
+    )
+    for field in format.fields:
+        places = [f"{p.width} bits at bit {p.bit}" for p in field.parts] + [
+            f"digits from {s.digit}" for s in field.segments
+        ]
+        print(f"  field   {field.name}: {field.entries} x {field.type or field.kind}, {'; '.join(places)}")
+    layout = plan.layout
+    print(
+        f"layout    {layout.name}: activation {layout.activation}, {layout.lanes} thread(s) a block, "
+        f"{layout.chunks} x 16 bytes each, {layout.sum_slots} sum(s)"
+    )
+    if isinstance(plan, MatvecPlan):
+        c = plan.contract
+        print(f"contract  {c.name}: units of {c.unit}, {c.slices} slices by block, halving tree; {', '.join(c.terms)}")
+        print(
+            f"plan      {plan.op}, family {plan.family}, {plan.storage} storage; "
+            f"largest integer sum {plan.largest_sum}; read factor {plan.read_factor:.2f}"
+        )
+        for i in plan.instances:
+            print(
+                f"  kernel  {i.name}: {i.rows} row(s) x {i.teams} team(s) a warp, {i.team_blocks} blocks at once, "
+                f"{i.stages} stages, {i.shared_bytes} B shared"
+            )
+    else:
+        print(f"plan      {plan.op}, family {plan.family}\n  kernel  {plan.name}")
+    print(f"file      generated/{plan.family}/{plan.file}.cu")
+    if args.text:
+        print("\n" + text, end="")
+    return 0
