@@ -10,6 +10,7 @@ import itertools
 from dataclasses import dataclass, replace
 
 from qgen import layout
+from qgen.errors import QgenError
 from qgen.plan.records import Atom, Bits, ByteDigits, Digits, LaneConstant, LaneInt, Step, Table, Use, Words
 from qgen.plan.refuse import refuse
 from qgen.plan.share import EMPTY, Source, main_slots, region_sources, regions
@@ -85,6 +86,8 @@ def _extra_atom(
     offsets, shifts, modes = [], [], set()
     width = left = 0
     for elements in words:
+        if all(e == EMPTY for e in elements):
+            refuse(format, "a thread without codes of its own", "codes for every thread")
         places = [(k, layout.pieces(codes, e)[part]) for k, e in enumerate(elements) if e != EMPTY]
         k0, first = places[0]
         width, left = first.width, first.shl
@@ -113,50 +116,46 @@ def _extra_atom(
     return registers.want(tuple(offsets)), tuple(shifts), width, left, modes.pop()
 
 
-def plan_lanes(format: Format, codes: Field, lanes: int, group: int, names: Names) -> LaneProgram:
+def plan_lanes(
+    format: Format, codes: Field, lanes: int, group: int, names: Names, *, uniform: bool = False
+) -> LaneProgram:
     """The cheapest legal program for `lanes` threads a block; groups are runs of `group` elements.
 
     Cost counts loaded words and, three times, the groups a thread meets (each needs its own integer scale).
+    With `uniform`, code word i of every thread belongs to the same group, as a tensor-core instruction needs it.
     Raises QgenError (stage "plan") where the layout cannot be shared this way.
     """
     slots = main_slots(format, codes)
-    ways = [region_sources(format, region, slots, codes, lanes) for region in regions(slots)]
-    best: tuple[int, int, list[Source]] | None = None
-    for number, choice in enumerate(itertools.product(*ways)):
+    try:
+        ways = [region_sources(format, region, slots, codes, lanes, uniform=uniform) for region in regions(slots)]
+    except QgenError:
+        if not uniform:
+            raise
+        # Segments that lie side by side may need to be shared one by one.
+        straight = regions(slots, straight=True)
+        ways = [region_sources(format, region, slots, codes, lanes, uniform=uniform) for region in straight]
+    best: tuple[int, list[Source], list[list[int]]] | None = None
+    for choice in itertools.product(*ways):
         sources = [s for region in choice for s in region]
-        met = [
-            sorted(
-                {
-                    e // group
-                    for s in sources
-                    for (t, _), es in s.elements.items()
-                    if t == lane
-                    for e in es
-                    if e != EMPTY
-                }
-            )
-            for lane in range(lanes)
-        ]
+        met = _groups_met(sources, lanes, group)
+        if uniform:
+            if not all(_uniform(row, group) for s in sources for row in s.elements):
+                continue
+            met = [list(range(format.block // group))] * lanes
         if len({len(m) for m in met}) != 1:
             continue
         registers = _Registers()
         _steps(format, codes, sources, registers, {}, names, met, group, dry=True)
         cost = len(registers.wanted) + 3 * len(met[0])
         if best is None or cost < best[0]:
-            best = (cost, number, sources)
+            best = (cost, sources, met)
     if best is None:
         refuse(
             format,
-            f"no way to share the block over {lanes} threads gives each the same number of groups",
+            f"no way to share the block over {lanes} threads gives each the same groups of {group} elements",
             "a layout that divides evenly",
         )
-    sources = best[2]
-    met = [
-        sorted(
-            {e // group for s in sources for (t, _), es in s.elements.items() if t == lane for e in es if e != EMPTY}
-        )
-        for lane in range(lanes)
-    ]
+    _, sources, met = best
     registers = _Registers()
     _steps(format, codes, sources, registers, {}, names, met, group, dry=True)
     numbers = registers.numbers()
@@ -172,7 +171,22 @@ def plan_lanes(format: Format, codes: Field, lanes: int, group: int, names: Name
     )
 
 
-def _split(elements: dict[int, tuple[int, ...]], met: list[list[int]], group: int) -> list[tuple[int, CodeWord]]:
+def _groups_met(sources: list[Source], lanes: int, group: int) -> list[list[int]]:
+    """The groups each thread meets, in order."""
+    met: list[set[int]] = [set() for _ in range(lanes)]
+    for source in sources:
+        for row in source.elements:
+            for t, elements in enumerate(row):
+                met[t] |= {e // group for e in elements if e != EMPTY}
+    return [sorted(groups) for groups in met]
+
+
+def _uniform(row: tuple[tuple[int, ...], ...], group: int) -> bool:
+    """Whether the codes that the threads hold at one place are all of one group."""
+    return len({e // group for elements in row for e in elements if e != EMPTY}) == 1
+
+
+def _split(elements: tuple[tuple[int, ...], ...], met: list[list[int]], group: int) -> list[tuple[int, CodeWord]]:
     """One code word as (local group, elements of that group): more than one where a word straddles groups."""
     found = []
     for local in range(len(met[0])):
@@ -202,7 +216,7 @@ def _steps(
     made: list[tuple[int, CodeWord]] = []
     lanes = len(met)
 
-    def uses(code: int, elements: dict[int, tuple[int, ...]]) -> list[Use]:
+    def uses(code: int, elements: tuple[tuple[int, ...], ...]) -> list[Use]:
         result = []
         for local, word in _split(elements, met, group):
             result.append(Use(code=code, x=len(made), group=local))
@@ -210,10 +224,9 @@ def _steps(
         return result
 
     for source in sources:
-        rows = {slot: {t: source.elements[t, slot] for t in range(lanes)} for slot in source.slots}
         if source.whole_byte:
             b = codes.base or 0
-            made_uses = tuple(uses(0, rows[0]))
+            made_uses = tuple(uses(0, source.elements[0]))
             if not dry:
                 steps.append(
                     ByteDigits(
@@ -226,60 +239,50 @@ def _steps(
                 )
             continue
         main = registers.want(source.offsets)
+        every = tuple(u for i, row in enumerate(source.elements) for u in uses(i, row))
         if codes.base:
-            if source.slots != tuple(range(len(source.slots))):
-                refuse(
-                    format,
-                    f"digits {source.slots} of byte {source.offsets[0]} are used",
-                    "leading digits, none left out",
-                )
-            every = tuple(u for n in source.slots for u in uses(n, rows[n]))
+            if source.slots != tuple((i,) * lanes for i in range(len(source.slots))):
+                refuse(format, f"digits {source.slots} of a word are used", "leading digits, none left out")
             if not dry:
-                powers = tuple(codes.base ** (n + 1) for n in source.slots)
+                powers = tuple(codes.base ** (n + 1) for n in range(len(source.slots)))
                 steps.append(Digits(word=numbers[main], base=codes.base, powers=powers, uses=every))
         elif codes.table:
-            halves = tuple(range(2))
-            nibbles = {
-                h: {t: tuple(source.elements[t, 4 * (k % 2)][2 * h + k // 2] for k in range(4)) for t in range(lanes)}
-                for h in halves
-            }
-            every = tuple(u for h in halves for u in uses(h, nibbles[h]))
             if not dry:
-                steps.append(Table(word=numbers[main], halves=halves, uses=every))
+                shifts = tuple(names.text(LaneInt(tuple(16 * half for half in slot))) for slot in source.slots)
+                steps.append(Table(word=numbers[main], shifts=shifts, uses=every))
         else:
-            every_codes = []
-            every_uses: list[Use] = []
-            for i, slot in enumerate(source.slots):
-                every_codes.append(_atoms(format, codes, slot, main, rows[slot], registers, numbers, names, dry))
-                every_uses += uses(i, rows[slot])
+            atoms = tuple(
+                _atoms(format, codes, slot, main, row, registers, numbers, names, dry)
+                for slot, row in zip(source.slots, source.elements, strict=True)
+            )
             if not dry:
                 width = codes.signed or 8
                 flip = f"0x{(1 << (width - 1)) * 0x01010101:08x}u" if width < 8 else ""
-                steps.append(Bits(codes=tuple(every_codes), flip=flip, uses=tuple(every_uses)))
+                steps.append(Bits(codes=atoms, flip=flip, uses=every))
     return steps, made
 
 
 def _atoms(
     format: Format,
     codes: Field,
-    slot: int,
+    slot: tuple[int, ...],
     main: tuple[int, ...],
-    rows: dict[int, tuple[int, ...]],
+    rows: tuple[tuple[int, ...], ...],
     registers: _Registers,
     numbers: dict[tuple[int, ...], int],
     names: Names,
     dry: bool,
 ) -> tuple[Atom, ...]:
     """The OR-ed pieces of one code word of a bit field."""
-    example = next(e for row in rows.values() for e in row if e != EMPTY)
+    example = next(e for row in rows for e in row if e != EMPTY)
     pieces = layout.pieces(codes, example)
     widest = max(range(len(pieces)), key=lambda i: pieces[i].width)
     atoms = []
     for part, piece in enumerate(pieces):
         if part == widest:
-            offsets, shifts, width, left, packed = main, (slot,) * len(rows), piece.width, piece.shl, 0
+            offsets, shifts, width, left, packed = main, slot, piece.width, piece.shl, 0
         else:
-            offsets, shifts, width, left, packed = _extra_atom(format, codes, part, tuple(rows.values()), registers)
+            offsets, shifts, width, left, packed = _extra_atom(format, codes, part, rows, registers)
         if dry:
             continue
         ones = (1 << width) - 1
@@ -289,8 +292,7 @@ def _atoms(
                 shift=names.text(LaneInt(shifts)),
                 mask=f"0x{ones * 0x01010101:08x}u",
                 left=left,
-                packed=f"0x{(1 << 4 * width) - 1:x}u" if packed else "",
-                spread=f"0x{sum(1 << (k * (8 - width)) for k in range(4)):08x}u" if packed else "",
+                spread=width if packed else 0,
             )
         )
     return tuple(atoms)

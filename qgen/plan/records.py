@@ -50,8 +50,7 @@ class Atom:
     shift: str  # right shift: a number or a lane constant
     mask: str
     left: int
-    packed: str  # mask of the packed fields before they are spread, "" where the fields are byte-strided
-    spread: str  # multiplier that moves packed fields to byte strides
+    spread: int  # width of neighbouring fields to be spread to byte strides first, 0 where they have them
 
 
 @dataclass(frozen=True)
@@ -75,11 +74,11 @@ class Bits:
 
 @dataclass(frozen=True)
 class Table:
-    """Code words looked up in a 16-entry codebook held in four registers: the two halves of w[word]."""
+    """Code words looked up in a 16-entry codebook held in four registers: halves of w[word], by right shift."""
 
     kind = "table"
     word: int
-    halves: tuple[int, ...]
+    shifts: tuple[str, ...]
     uses: tuple[Use, ...]
 
 
