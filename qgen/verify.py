@@ -233,10 +233,10 @@ class _Runner(Protocol):
 
 
 class _Emulator:
-    label = "none; kernels run in the emulator on the CPU"
     runs_all = False
 
-    def __init__(self) -> None:
+    def __init__(self, why: str) -> None:
+        self.label = f"none ({why}); kernels run in the emulator on the CPU"
         self._programs: dict[str, EmulatedMatvec] = {}
 
     def run(self, weight: Weight, x: F32, rows: Rows) -> tuple[F32, str]:
@@ -265,7 +265,7 @@ class _Device:
 
 def _runner(device: str) -> _Runner:
     if device == "cpu":
-        return _Emulator()
+        return _Emulator("as asked")
     from qgen import run
 
     missing = run.why_no_device()
@@ -273,7 +273,7 @@ def _runner(device: str) -> _Runner:
         return _Device()
     if device == "cuda":
         raise missing
-    return _Emulator()
+    return _Emulator(f"{missing.subject} {missing.found}")
 
 
 # ---- judging ----------------------------------------------------------------------------------------------------

@@ -1,0 +1,233 @@
+"""Weight matrices: the record every kernel call takes, and the quantised matrices of a GGUF file as such records."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from qgen import gguf
+from qgen.errors import QgenError
+from qgen.gguf import GgufFile, GgufTensor
+from qgen.gguf.types import PLAIN_TYPES
+from qgen.spec import Format, load_formats
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Weight:
+    """A quantised matrix of `rows` (N, output features) by `columns` (K, input features), in native storage.
+
+    row_stride_bytes: from one row to the next
+    data:             uint8, C-contiguous, row 0 at its first byte, at least (rows - 1) * row_stride_bytes plus one
+                      row; a NumPy array (mapped or in memory) or anything on a device with
+                      __cuda_array_interface__ or __dlpack__. Device data is checked when a kernel first takes it.
+    Raises QgenError (stage "weight") when these do not fit together.
+    """
+
+    format: Format
+    rows: int
+    columns: int
+    row_stride_bytes: int
+    data: Any = field(repr=False)
+    name: str = "weight"
+
+    @classmethod
+    def of(
+        cls,
+        format: str | Format,
+        data: Any,
+        *,
+        rows: int,
+        columns: int,
+        row_stride_bytes: int | None = None,
+        name: str = "weight",
+    ) -> Weight:
+        """A Weight from a format's name: `Weight.of("Q4_K", data, rows=N, columns=K)`.
+
+        row_stride_bytes: left out, rows lie back to back.
+        """
+        resolved = _format_named(format) if isinstance(format, str) else format
+        packed = resolved.row_bytes + columns // resolved.block * resolved.bytes
+        return cls(
+            format=resolved,
+            rows=rows,
+            columns=columns,
+            row_stride_bytes=packed if row_stride_bytes is None else row_stride_bytes,
+            data=data,
+            name=name,
+        )
+
+    def __post_init__(self) -> None:
+        if self.format.split or self.format.tensor_bytes:
+            raise self._error(
+                found=f"{self.format.name}, stored as "
+                + ("separate planes" if self.format.split else "blocks with metadata behind the last row"),
+                allowed="a format whose rows are whole blocks",
+                next="only `qgen.codec.decode` takes this format so far",
+            )
+        if self.rows < 1 or self.columns < 1:
+            raise self._error(found=f"{self.rows} rows of {self.columns}", allowed="at least one row and one column")
+        quotient, rest = divmod(self.columns, self.format.block)
+        if rest:
+            raise self._error(
+                found=f"K = {self.columns} = {quotient} x {self.format.block} + {rest}",
+                allowed=f"a multiple of {self.format.block}, the block of {self.format.name}",
+                next="quantise to a format whose block divides K",
+            )
+        self._check_stride()
+        if isinstance(self.data, np.ndarray):
+            check_bytes(self, self.data)
+
+    def _check_stride(self) -> None:
+        if self.row_stride_bytes < self.row_bytes:
+            raise self._error(
+                found=f"a row stride of {self.row_stride_bytes} bytes",
+                allowed=f"at least {self.row_bytes} = {self.columns} / {self.format.block} x {self.format.bytes}"
+                + (f" + {self.format.row_bytes}" if self.format.row_bytes else ""),
+            )
+        if self.row_stride_bytes % self.format.alignment:
+            raise self._error(
+                found=f"a row stride of {self.row_stride_bytes} bytes",
+                allowed=f"a multiple of {self.format.alignment}, the alignment that {self.format.name} blocks have",
+            )
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row without padding."""
+        return self.format.row_bytes + self.columns // self.format.block * self.format.bytes
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes from the first row's first byte to the last row's last."""
+        return (self.rows - 1) * self.row_stride_bytes + self.row_bytes
+
+    @property
+    def on_host(self) -> bool:
+        """Whether the bytes are in host memory, or still in a mapped file."""
+        return isinstance(self.data, np.ndarray)
+
+    def _error(self, *, found: str, allowed: str, next: str = "correct the arguments of qgen.Weight") -> QgenError:
+        return QgenError(stage="weight", subject=self.name, found=found, allowed=allowed, next=next)
+
+
+def check_bytes(weight: Weight, data: Any) -> None:
+    """That an array (NumPy or CuPy) can hold the weight: uint8, C-contiguous, long enough. Raises QgenError."""
+
+    def refuse(found: str, allowed: str, next: str = "pass the raw bytes of the blocks") -> QgenError:
+        return QgenError(stage="weight", subject=weight.name, found=found, allowed=allowed, next=next)
+
+    if data.dtype != np.uint8:
+        raise refuse(f"data of dtype {data.dtype}", "uint8", "view it as bytes: data.view('uint8')")
+    if not data.flags.c_contiguous:
+        raise refuse(f"data of shape {data.shape} with strides {data.strides}", "C-contiguous data")
+    if data.size < weight.nbytes:
+        raise refuse(
+            f"{data.size} bytes of data",
+            f"at least {weight.nbytes} = {weight.rows - 1} x {weight.row_stride_bytes} + {weight.row_bytes}",
+        )
+
+
+def _format_named(name: str) -> Format:
+    formats = _formats()
+    if name not in formats:
+        raise QgenError(
+            stage="weight",
+            subject="format",
+            found=f"{name!r}",
+            allowed=", ".join(formats),
+            next="run `qgen formats` for what each of them is",
+        )
+    return formats[name]
+
+
+def not_a_matrix(tensor: GgufTensor, formats: Mapping[int, Format]) -> str | None:
+    """Why a tensor of a file is no quantised matrix, in one line; None when it is one.
+
+    formats: by type number, see `formats_by_id`.
+    """
+    if len(tensor.shape) < 2:
+        return f"not a matrix: {len(tensor.shape)}-dimensional, {tensor.type_label}"
+    stack = 1
+    for extent in tensor.shape[2:]:
+        stack *= extent
+    if tensor.type_id in PLAIN_TYPES:
+        return f"not quantised: {tensor.type_label}"
+    if tensor.type_id not in formats:
+        return f"no format file for {tensor.type_label}"
+    if stack != 1:
+        return f"a stack of {stack} matrices: mul_mat takes one matrix"
+    return None
+
+
+def formats_by_id() -> dict[int, Format]:
+    """Every format that has a GGUF type number, by that number."""
+    return {f.id: f for f in _formats().values() if f.id is not None}
+
+
+# Read once a process: every weight asks for them.
+_formats = cache(load_formats)
+
+
+class Model:
+    """The quantised matrices of a GGUF file by tensor name. Their bytes stay in the mapped file until a kernel
+    or the caller touches them; one name always gives the same Weight.
+
+    Iterating, `len` and `in` cover the quantised matrices; `file` has everything else.
+    """
+
+    def __init__(self, file: GgufFile) -> None:
+        self.file = file
+        self._formats = formats_by_id()
+        self._weights: dict[str, Weight] = {}
+        self._names = tuple(
+            name for name, tensor in file.tensors.items() if not_a_matrix(tensor, self._formats) is None
+        )
+
+    def __getitem__(self, name: str) -> Weight:
+        """The matrix called `name`. Raises QgenError when there is none, or when it is no quantised matrix."""
+        if name not in self._weights:
+            self._weights[name] = self._weight(name)
+        return self._weights[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def _weight(self, name: str) -> Weight:
+        tensor = self.file.tensors.get(name)
+        if tensor is None:
+            near = difflib.get_close_matches(name, self.file.tensors, n=3, cutoff=0.5)
+            raise QgenError(
+                stage="weight",
+                subject=str(self.file.path),
+                found=f"no tensor {name!r}" + (f"; near it: {', '.join(near)}" if near else ""),
+                allowed=f"one of the {len(self.file.tensors)} tensors of the file",
+                next=f"run `qgen verify {self.file.path}` for the list",
+            )
+        reason = not_a_matrix(tensor, self._formats)
+        if reason is not None:
+            raise QgenError(
+                stage="weight",
+                subject=f"{self.file.path}: tensor {name!r}",
+                found=reason,
+                allowed="a two-dimensional tensor of a type with a format file",
+                next="run `qgen formats` for the types, `qgen verify` for the matrices of this file",
+            )
+        return Weight.of(
+            self._formats[tensor.type_id], tensor.data, rows=tensor.shape[1], columns=tensor.shape[0], name=name
+        )
+
+
+def load(path: str | os.PathLike[str]) -> Model:
+    """Map a GGUF file: `load("model.gguf")["blk.0.ffn_up.weight"]` is a Weight. Raises QgenError on a broken file."""
+    return Model(gguf.read(path, gguf.sizes_of(_formats().values())))

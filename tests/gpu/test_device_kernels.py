@@ -1,0 +1,148 @@
+"""Every kernel on the device: bit for bit what the arithmetic contract and the emulator give, and near the oracle.
+
+One test a kernel, from the plans. Shapes come from the plan's tiles: one block, tails of the step and of the slices,
+rows that do not fill a warp, a grid that walks several tiles.
+"""
+
+from __future__ import annotations
+
+import shutil
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from qgen import codec, contract, run
+from qgen.emulated import EmulatedMatvec
+from qgen.plan import Instance, MatvecPlan, plan_all
+from qgen.spec import load_formats
+from qgen.weights import Weight
+
+F32 = NDArray[np.float32]
+FORMATS = load_formats()
+PLANS = {plan.format: plan for plan in plan_all(FORMATS)[0] if isinstance(plan, MatvecPlan)}
+KERNELS = [(plan, instance) for plan in PLANS.values() for instance in plan.instances]
+GUARD = 64  # poisoned floats on both sides of the result
+
+
+def shapes(plan: MatvecPlan, instance: Instance) -> list[tuple[int, int]]:
+    """(rows, blocks of a row) worth a run: ends and tails of every tile."""
+    slices, step, tile = plan.contract.slices, instance.team_blocks, instance.warp_rows * plan.warps
+    return [
+        (1, 1),
+        (instance.warp_rows, step),
+        (instance.warp_rows + 1, step + 1),
+        (tile + 3, 2 * slices - 1),
+        (tile - 1, max(1, step - 1)),
+        (1031, slices + 1),
+    ]
+
+
+@cache
+def operands(format: str, rows: int, blocks: int) -> tuple[NDArray[np.uint8], F32]:
+    """uint8[rows, blocks, bytes] with every code value where there is room, and float32[K] of mixed sizes."""
+    chosen = FORMATS[format]
+    seed = rows * 1000 + blocks
+    packed = codec.random_blocks(chosen, rows * blocks, seed)
+    assert isinstance(packed, np.ndarray)
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal(blocks * chosen.block, dtype=np.float32)
+    x *= np.exp2(rng.integers(-8, 8, x.size)).astype(np.float32)
+    x[: min(x.size, chosen.block) // 2] = 0  # a group of zeros
+    return packed.reshape(rows, blocks, chosen.bytes), x
+
+
+def on_device(cupy: Any, format: str, packed: NDArray[np.uint8], offset: int = 0, pad: int = 0) -> Weight:
+    """The weight on the device: `offset` bytes behind an aligned address, rows `pad` bytes apart, all else poisoned."""
+    rows = len(packed)
+    lines = packed.reshape(rows, -1)
+    stride = lines.shape[1] + pad
+    memory = np.full(offset + rows * stride, 0xFF, dtype=np.uint8)
+    memory[offset:].reshape(rows, stride)[:, : lines.shape[1]] = lines
+    return Weight.of(
+        FORMATS[format],
+        cupy.asarray(memory)[offset:],
+        rows=rows,
+        columns=packed.shape[1] * FORMATS[format].block,
+        row_stride_bytes=stride,
+    )
+
+
+def same(y: F32, wanted: F32) -> NDArray[np.bool_]:
+    bits: NDArray[np.bool_] = y.view(np.uint32) == wanted.view(np.uint32)
+    return bits | (np.isnan(y) & np.isnan(wanted))
+
+
+@pytest.mark.parametrize(("plan", "instance"), KERNELS, ids=[instance.name for _, instance in KERNELS])
+def test_kernel(cupy: Any, monkeypatch: pytest.MonkeyPatch, plan: MatvecPlan, instance: Instance) -> None:
+    alignment = FORMATS[plan.format].alignment
+    for number, (rows, blocks) in enumerate(shapes(plan, instance)):
+        packed, x = operands(plan.format, rows, blocks)
+        weight = on_device(cupy, plan.format, packed, offset=number * alignment, pad=number % 3 * alignment)
+        bound = run.bind(weight, instance=instance)
+        assert bound.instance is instance
+        memory = cupy.empty(rows + 2 * GUARD, dtype=cupy.float32)
+        scratch = cupy.full(bound.workspace_bytes, 0xFF, dtype=cupy.uint8)
+        device_x = cupy.asarray(x)
+        wanted = contract.mul_mat(FORMATS[plan.format], packed, x)
+        exact, allowed = contract.reference(FORMATS[plan.format], packed, x)
+        # As launched, once more, and with a grid so small that every warp walks many tiles.
+        for grid in (None, None, 2):
+            if grid:
+                monkeypatch.setattr(bound, "_second", ((grid,), *bound._second[1:]))
+            memory.fill(cupy.nan)
+            bound(device_x, memory[GUARD : GUARD + rows], workspace=scratch)
+            y = cupy.asnumpy(memory)
+            where = f"{rows} rows of {blocks} blocks, offset {number * alignment}, grid {bound._second[0]}"
+            assert np.isnan(y[:GUARD]).all() and np.isnan(y[GUARD + rows :]).all(), f"writes outside y: {where}"
+            y = y[GUARD : GUARD + rows]
+            wrong = np.flatnonzero(~same(y, wanted))
+            assert not len(wrong), f"{where}: row {wrong[0]} is {y[wrong[0]]!r}, the contract says {wanted[wrong[0]]!r}"
+            assert np.all(np.abs(y - exact) <= allowed), where
+
+
+@pytest.mark.parametrize("format", PLANS)
+def test_device_and_emulator_agree_bit_for_bit(cupy: Any, format: str) -> None:
+    if shutil.which("g++") is None:
+        pytest.skip("no g++ for the emulator")
+    plan, emulated = PLANS[format], EmulatedMatvec(FORMATS[format])
+    for rows, blocks in ((1, 1), (37, plan.contract.slices + 3)):
+        packed, x = operands(format, rows, blocks)
+        scratch = cupy.zeros(plan.workspace_bytes(blocks), dtype=cupy.uint8)
+        for instance in plan.instances:
+            bound = run.bind(on_device(cupy, format, packed), instance=instance)
+            y = cupy.asnumpy(bound(cupy.asarray(x), workspace=scratch))
+            assert same(y, emulated(packed.reshape(rows, -1), x, instance=instance)).all(), instance.name
+            np.testing.assert_array_equal(cupy.asnumpy(scratch), emulated.activation(x), err_msg="quantiser")
+
+
+@pytest.mark.parametrize("format", PLANS)
+def test_activations_that_are_no_numbers_or_very_small_or_large(cupy: Any, format: str) -> None:
+    blocks = 2 * PLANS[format].contract.slices // 4 + 1
+    packed, x = operands(format, 9, blocks)
+    weight = on_device(cupy, format, packed)
+    for value in (0.0, 1e-44, 1e-38, 3e38, np.inf, -np.inf, np.nan):
+        changed = x.copy()
+        changed[-1] = value
+        y = cupy.asnumpy(run.mul_mat(weight, cupy.asarray(changed)))
+        assert same(y, contract.mul_mat(FORMATS[format], packed, changed)).all(), f"x[-1] = {value}"
+    silent = cupy.asnumpy(run.mul_mat(weight, cupy.zeros(x.size, dtype=cupy.float32)))
+    assert not silent.any()
+
+
+def test_rows_more_than_two_gigabytes_apart(cupy: Any) -> None:
+    """Row offsets past 2^31 and past 2^32 bytes: 64-bit arithmetic all the way."""
+    stride, rows = 2**31 + 6, 4
+    needed = (rows - 1) * stride + (1 << 20)
+    if cupy.cuda.Device().mem_info[0] < needed + (1 << 30):
+        pytest.skip(f"needs {needed >> 20} MiB of device memory")
+    packed, x = operands("Q8_0", rows, 70)
+    data = cupy.empty(needed, dtype=cupy.uint8)
+    for row in range(rows):
+        line = cupy.asarray(packed[row].reshape(-1))
+        data[row * stride : row * stride + line.size] = line
+    weight = Weight.of("Q8_0", data, rows=rows, columns=x.size, row_stride_bytes=stride)
+    y = cupy.asnumpy(run.mul_mat(weight, cupy.asarray(x)))
+    assert same(y, contract.mul_mat(FORMATS["Q8_0"], packed, x)).all()
