@@ -3,28 +3,43 @@
 from __future__ import annotations
 
 from qgen.errors import QgenError
+from qgen.plan.ksplit import KsplitPlan, Rung, launch_ksplit, plan_ksplit
 from qgen.plan.matvec import Instance, Launch, MatvecPlan, contract, launch, plan_matvec
-from qgen.plan.quantize import QuantizePlan, launch_quantize, plan_quantize
+from qgen.plan.quantize import (
+    FragmentQuantizePlan,
+    QuantizePlan,
+    launch_quantize,
+    launch_quantize_fragments,
+    plan_quantize,
+    plan_quantize_fragments,
+)
 from qgen.plan.records import ActivationLayout, Contract
 from qgen.spec.records import Format
 
 __all__ = [
     "ActivationLayout",
     "Contract",
+    "FragmentQuantizePlan",
     "Instance",
+    "KsplitPlan",
     "Launch",
     "MatvecPlan",
     "Plan",
     "QuantizePlan",
+    "Rung",
     "contract",
     "launch",
+    "launch_ksplit",
     "launch_quantize",
+    "launch_quantize_fragments",
     "plan_all",
+    "plan_ksplit",
     "plan_matvec",
     "plan_quantize",
+    "plan_quantize_fragments",
 ]
 
-Plan = MatvecPlan | QuantizePlan
+Plan = MatvecPlan | QuantizePlan | KsplitPlan | FragmentQuantizePlan
 
 
 def plan_all(formats: dict[str, Format]) -> tuple[tuple[Plan, ...], dict[str, QgenError]]:

@@ -285,12 +285,21 @@ def _atoms(
             offsets, shifts, width, left, packed = _extra_atom(format, codes, part, rows, registers)
         if dry:
             continue
-        ones = (1 << width) - 1
+        if packed:
+            way, moved = ">>", LaneInt(shifts)
+        else:
+            # One shift to where the bits land: to the right by what is left over, or to the left.
+            net = tuple(shift - left for shift in shifts)
+            way = ">>" if max(net) >= 0 else "<<"
+            if way == ">>" and min(net) < 0:
+                refuse(format, f"part {part} is shifted right and left by different threads", "one direction")
+            moved = LaneInt(tuple(abs(shift) for shift in net))
         atoms.append(
             Atom(
                 word=numbers[offsets],
-                shift=names.text(LaneInt(shifts)),
-                mask=f"0x{ones * 0x01010101:08x}u",
+                way=way,
+                shift=names.text(moved),
+                mask=f"0x{(((1 << width) - 1) << left) * 0x01010101:08x}u",
                 left=left,
                 spread=width if packed else 0,
             )

@@ -125,6 +125,16 @@ def contract(format: Format) -> Contract:
     return Contract(activation=activation.name, unit=unit, slices=16 if format.block >= 256 else 32, terms=tuple(terms))
 
 
+def largest(format: Format) -> int:
+    """A bound on the integer sum of a unit, which must stay below 2^31. Refuses the format otherwise."""
+    codes = code_field(format)
+    table = tuple(int(v) for v in format.codebook(codes.table).numbers) if codes.table else ()
+    bound = largest_sum(format, codes, contract(format).unit, table)
+    if bound >= 1 << 31:
+        refuse(format, f"an integer sum of a unit can reach {bound}", f"less than 2^31 = {1 << 31}")
+    return bound
+
+
 def _lanes(format: Format, unit: int) -> int:
     # A block of up to 128 elements is one thread's work; larger ones are shared in pieces of 64 elements, which
     # keeps the activation words of a thread in 16 registers. Units of a shared block must be whole blocks.
@@ -136,7 +146,7 @@ def _activation_layout(
 ) -> ActivationLayout:
     activation, activation_group = integer_activation(format)
     words = tuple(
-        tuple(_four(tuple(e if e >= 0 else format.block for e in word.elements[t])) for word in program.code_words)
+        tuple(four(tuple(e if e >= 0 else format.block for e in word.elements[t])) for word in program.code_words)
         for t in range(lanes)
     )
     groups = len(program.group_words) - 1
@@ -156,7 +166,8 @@ def _activation_layout(
     )
 
 
-def _four(elements: tuple[int, ...]) -> tuple[int, int, int, int]:
+def four(elements: tuple[int, ...]) -> tuple[int, int, int, int]:
+    """The same four numbers, with their count in the type."""
     a, b, c, d = elements
     return a, b, c, d
 
@@ -185,9 +196,6 @@ def plan_matvec(format: Format) -> MatvecPlan:
     program = plan_lanes(format, codes, lanes, group, names)
     terms = plan_terms(format, codes, program, agreed.unit, group, names)
     table = tuple(int(v) for v in format.codebook(codes.table).numbers) if codes.table else ()
-    bound = largest_sum(format, codes, agreed.unit, table)
-    if bound >= 1 << 31:
-        refuse(format, f"an integer sum of a unit can reach {bound}", f"less than 2^31 = {1 << 31}")
     with_sums = needs_sums(format, codes)
     layout = _activation_layout(format, program, lanes, group, with_sums)
     stem = f"mul_mat_{format.name.lower()}_{agreed.activation}_t1"
@@ -211,21 +219,21 @@ def plan_matvec(format: Format) -> MatvecPlan:
         word_count=program.word_count,
         lane_constants=tuple(names.constants.values()),
         terms=terms,
-        table=_table_words(table),
+        table=table_words(table),
         units=format.block // agreed.unit,
         groups=len(program.group_words) - 1,
         unit_of_group=tuple(g * group // agreed.unit if lanes == 1 else 0 for g in range(len(program.group_words) - 1)),
         code_mul=int(codes.mul) if not codes.table else 1,
         code_offset=code_offset(codes),
         sums=with_sums,
-        largest_sum=bound,
+        largest_sum=largest(format),
         warps=WARPS,
         instances=instances,
         read_factor=1.0,
     )
 
 
-def _table_words(values: tuple[int, ...]) -> tuple[str, ...]:
+def table_words(values: tuple[int, ...]) -> tuple[str, ...]:
     """A 16-entry int8 codebook as four little-endian register constants."""
     data = [v & 0xFF for v in values]
     return tuple(f"0x{sum(data[4 * i + k] << (8 * k) for k in range(4)):08x}u" for i in range(len(data) // 4))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from qgen.plan.ksplit import LANES, FragmentLayout, KsplitPlan
 from qgen.plan.matvec import Launch, MatvecPlan
 from qgen.plan.records import ActivationLayout
 
@@ -66,3 +67,56 @@ def launch_quantize(plan: QuantizePlan, blocks: int) -> Launch:
     """One warp a block, the padding of the last activation tile included."""
     padded = plan.layout.tiles(blocks) * plan.layout.tile_blocks
     return Launch(grid=-(-padded // plan.warps), block=32 * plan.warps, shared=plan.shared_bytes)
+
+
+@dataclass(frozen=True)
+class FragmentQuantizePlan:
+    """One kernel: float32 [tokens][columns] to the three planes of a fragment layout."""
+
+    family: str
+    op: str
+    format: str
+    file: str
+    name: str
+    layout: FragmentLayout
+    values: int
+    group_values: int
+    order: tuple[tuple[int, int], ...]
+    sum_groups: int
+    warp_shared: int
+    shared_bytes: int
+    warps: int
+
+
+def plan_quantize_fragments(plan: KsplitPlan) -> FragmentQuantizePlan:
+    """The quantiser that feeds `plan`."""
+    layout = plan.layout
+    empty = (layout.block,) * 4
+    order = []
+    for chunk in range(layout.chunks):
+        for lane in range(LANES):
+            for j in range(layout.piece_words * chunk, layout.piece_words * (chunk + 1)):
+                e = layout.words[lane][j] if j < len(layout.words[lane]) else empty
+                order.append((e[0] | e[1] << 16, e[2] | e[3] << 16))
+    warp_shared = -(-(layout.block + 1) // 16) * 16
+    name = f"quantize_activation_{layout.name}__warp_block"
+    return FragmentQuantizePlan(
+        family="convert",
+        op="quantize_activation",
+        format=plan.format,
+        file=name,
+        name=name,
+        layout=layout,
+        values=layout.block // 32,
+        group_values=layout.group // 32,
+        order=tuple(order),
+        sum_groups=layout.block // layout.sum_group,
+        warp_shared=warp_shared,
+        shared_bytes=WARPS * warp_shared,
+        warps=WARPS,
+    )
+
+
+def launch_quantize_fragments(plan: FragmentQuantizePlan, blocks: int, tokens: int) -> tuple[Launch, int]:
+    """One warp a block and token, column tiles filled up; returns the grid's y beside the launch."""
+    return Launch(grid=-(-blocks // plan.warps), block=32 * plan.warps, shared=plan.shared_bytes), -(-tokens // 8) * 8

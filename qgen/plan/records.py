@@ -47,9 +47,10 @@ class Atom:
     """One OR-ed piece of a code word: bits of w[word], either byte-strided (mask) or packed (spread)."""
 
     word: int
-    shift: str  # right shift: a number or a lane constant
-    mask: str
-    left: int
+    way: str  # ">>" or "<<"
+    shift: str  # a number or a lane constant
+    mask: str  # of the bits where they land in the code word
+    left: int  # shift after spreading; already part of `shift` and `mask` where nothing is spread
     spread: int  # width of neighbouring fields to be spread to byte strides first, 0 where they have them
 
 

@@ -6,26 +6,36 @@
 
 // ---- staging packed bytes -----------------------------------------------------------------------------------
 
-// Copies the part of one aligned 16-byte piece that lies in [begin, end) to `shared`, at the same place inside
-// the piece. Not a byte outside is read: a piece that starts before `begin` goes word by word, its first, ragged
-// word byte by byte.
-__device__ __forceinline__ void qgen_stage_piece(uint8_t* shared, const uint8_t* piece, const uint8_t* begin,
-                                                 const uint8_t* end) {
-    const int64_t left = end - piece;
-    if (piece >= begin) {
-        qgen_copy16(shared, piece, left < 16 ? (int)left : 16);
-        return;
-    }
-    const int stop = left < 16 ? (int)left : 16;
+// A warp copies bytes [begin, begin + bytes) to `slot`, so that a byte keeps its place in its aligned 16-byte piece. Not
+// a byte outside is read: the last piece is cut, a first piece that starts before `begin` goes word by word, and its
+// ragged first word byte by byte. `pieces` is the most pieces that so many bytes can touch.
+template <int pieces>
+__device__ __forceinline__ void qgen_stage_bytes(uint8_t* slot, const uint8_t* begin, int bytes, int lane) {
+    const int lead = (int)((uint64_t)begin & 15u);
+    const uint8_t* from = begin - lead + 16 * lane;
+    uint8_t* to = slot + 16 * lane;
+    const int left = lead + bytes - 16 * lane;  // from this thread's first piece on
+    if (lane == 0 && lead != 0) {
+        const int stop = min(16, left);
 #pragma unroll 1
-    for (int i = (int)(begin - piece); i < stop;) {
-        if (i % 4 == 0) {
-            qgen_copy4(shared + i, piece + i, stop - i < 4 ? stop - i : 4);
-            i += 4;
-        } else {
-            shared[i] = qgen_load_u8(piece + i);
-            i += 1;
+        for (int i = lead; i < stop;) {
+            if (i % 4 == 0) {
+                qgen_copy4(to + i, from + i, min(4, stop - i));
+                i += 4;
+            } else {
+                to[i] = qgen_load_u8(from + i);
+                i += 1;
+            }
         }
+    } else if (left >= 16) {
+        qgen_copy16(to, from);
+    } else if (left > 0) {
+        qgen_copy16(to, from, left);
+    }
+#pragma unroll
+    for (int piece = 32; piece < pieces; piece += 32) {
+        if (left >= 16 * piece + 16) qgen_copy16(to + 16 * piece, from + 16 * piece);
+        else if (left > 16 * piece) qgen_copy16(to + 16 * piece, from + 16 * piece, left - 16 * piece);
     }
 }
 
@@ -71,6 +81,26 @@ __device__ __forceinline__ void qgen_words1(uint32_t* w, const uint8_t* stage, i
         w[i] = __funnelshift_r(low, high, shift);
         low = high;
     }
+}
+
+// One word at byte `at`, a multiple of 4; and at any byte.
+__device__ __forceinline__ uint32_t qgen_word4(const uint8_t* stage, int at) { return *(const uint32_t*)(stage + at); }
+
+__device__ __forceinline__ uint32_t qgen_word1(const uint8_t* stage, int at) {
+    uint32_t w[1];
+    qgen_words1<1>(w, stage, at);
+    return w[0];
+}
+
+// Byte k of a word as an unsigned or a signed integer, in one instruction.
+template <int k>
+__device__ __forceinline__ int qgen_unsigned_byte(uint32_t w) {
+    return (int)__byte_perm(w, 0, 0x4440u | k);
+}
+
+template <int k>
+__device__ __forceinline__ int qgen_signed_byte(uint32_t w) {
+    return (int)qgen_prmt(w, 0, (8u | k) * 0x1110u | k);  // the upper bytes repeat the sign
 }
 
 // ---- decoding four codes at a time --------------------------------------------------------------------------
@@ -157,4 +187,51 @@ __device__ __forceinline__ void qgen_load_ints(int* v, const uint8_t* p) {
 #pragma unroll
         for (int i = 0; i < n; ++i) v[i] = (int)qgen_load_u32(p + 4 * i);
     }
+}
+
+// ---- adding slices ------------------------------------------------------------------------------------------
+
+// The first n values by halving: v[s] takes v[s + h] for h = n/2, n/4 .. 1. The order every family adds slices in.
+template <int n, int size>
+__device__ __forceinline__ float qgen_halving_sum(float (&v)[size]) {
+    if constexpr (n > 1) {
+#pragma unroll
+        for (int s = 0; s < n / 2; ++s) v[s] = __fadd_rn(v[s], v[s + n / 2]);
+        return qgen_halving_sum<n / 2>(v);
+    }
+    return v[0];
+}
+
+// ---- quantising ---------------------------------------------------------------------------------------------
+
+// A warp quantises 32 * values columns, of which a thread holds columns 32 i + lane in v[i]; every group_values of them
+// share a scale with the same ones of the other threads. Codes go to `codes` in column order, scales to scale[..]:
+// scale = largest |x| / 127, code = round-to-nearest-even(x * (127 / largest |x|)), all codes 0 where that is not
+// finite. An Inf or NaN in x makes the scale Inf or NaN.
+template <int values, int group_values>
+__device__ __forceinline__ void qgen_quantize(const float (&v)[values], uint8_t* codes,
+                                              float (&scale)[values / group_values], int lane) {
+#pragma unroll
+    for (int s = 0; s < values / group_values; ++s) {
+        // The bits of |x| order like the values, and a NaN is the largest of all, so that it is never lost.
+        uint32_t bits = 0;
+#pragma unroll
+        for (int i = s * group_values; i < (s + 1) * group_values; ++i)
+            bits = max(bits, __float_as_uint(v[i]) & 0x7fffffffu);
+#pragma unroll
+        for (int h = 16; h > 0; h /= 2) bits = max(bits, __shfl_xor_sync(0xffffffffu, bits, h));
+        const float largest = __uint_as_float(bits);
+        float inverse = __fdiv_rn(127.0f, largest);
+        if (!(inverse <= 3.402823466e+38f)) inverse = 0.0f;  // largest is 0, too small to divide by, or NaN
+#pragma unroll
+        for (int i = s * group_values; i < (s + 1) * group_values; ++i)
+            codes[32 * i + lane] = (uint8_t)__float2int_rn(__fmul_rn(v[i], inverse));
+        scale[s] = __fdiv_rn(largest, 127.0f);
+    }
+}
+
+// The four codes at the packed 16-bit places e.x and e.y.
+__device__ __forceinline__ uint32_t qgen_gather4(const uint8_t* codes, uint2 e) {
+    return codes[e.x & 0xffffu] | (uint32_t)codes[e.x >> 16] << 8 | (uint32_t)codes[e.y & 0xffffu] << 16 |
+           (uint32_t)codes[e.y >> 16] << 24;
 }

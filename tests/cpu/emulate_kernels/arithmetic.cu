@@ -8,6 +8,13 @@ extern "C" __global__ void permute(const uint32_t* x, const uint32_t* y, const u
     qgen_store_u32(out + i, __byte_perm(qgen_load_u32(x + i), qgen_load_u32(y + i), qgen_load_u32(selector + i)));
 }
 
+extern "C" __global__ void permute_signs(const uint32_t* x, const uint32_t* y, const uint32_t* selector, uint32_t* out,
+                                         int n) {
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n) return;
+    qgen_store_u32(out + i, qgen_prmt(qgen_load_u32(x + i), qgen_load_u32(y + i), qgen_load_u32(selector + i)));
+}
+
 extern "C" __global__ void funnel(const uint32_t* low, const uint32_t* high, const uint32_t* shift, uint32_t* out,
                                   int n) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;

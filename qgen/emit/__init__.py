@@ -10,8 +10,9 @@ from typing import NoReturn
 import jinja2
 
 from qgen import paths
+from qgen.emit.ksplit import FragmentQuantizeKernel, ksplit_kernel
 from qgen.errors import QgenError
-from qgen.plan import MatvecPlan, Plan, QuantizePlan
+from qgen.plan import FragmentQuantizePlan, KsplitPlan, MatvecPlan, Plan, QuantizePlan
 from qgen.plan.records import IntScale
 
 LINE_LENGTH = 112
@@ -107,7 +108,20 @@ def environment() -> jinja2.Environment:
 
 def emit(plan: Plan) -> Source:
     """The CUDA text of `plan`. Raises QgenError (stage "emit") where a template refuses it."""
-    if isinstance(plan, MatvecPlan):
+    kernel: object
+    if isinstance(plan, KsplitPlan):
+        template = "ksplit.cu.j2"
+        kernel = ksplit_kernel(plan, _header(plan, template, f"{plan.format} x {plan.layout.activation}", _facts(plan)))
+        names = tuple(r.name for r in plan.rungs)
+    elif isinstance(plan, FragmentQuantizePlan):
+        template = "quantize_fragments.cu.j2"
+        kernel = FragmentQuantizeKernel(
+            header=_header(plan, template, f"to {plan.layout.activation} for {plan.format} fragments", []),
+            plan=plan,
+            order_rows=tuple(plan.order[i : i + 4] for i in range(0, len(plan.order), 4)),
+        )
+        names = (plan.name,)
+    elif isinstance(plan, MatvecPlan):
         template, kernel = "matvec.cu.j2", _matvec(plan)
         names = tuple(i.name for i in plan.instances)
     else:
@@ -134,6 +148,22 @@ def _header(plan: Plan, template: str, subject: str, facts: list[str]) -> tuple[
     )
 
 
+def _facts(plan: MatvecPlan | KsplitPlan) -> list[str]:
+    c = plan.contract
+    return [
+        f"format      {plan.format}: {plan.block} elements in {plan.block_bytes} bytes",
+        f"storage     {plan.storage}: blocks as in the file, aligned to {plan.alignment}, rows row_stride bytes apart",
+        f"activation  {plan.layout.activation} in the layout {plan.layout.name}, from quantize_activation",
+        f"traffic     every packed byte is requested once (read factor {plan.read_factor:.2f})",
+        f"contract    {c.name}: block b of a row belongs to slice b mod {c.slices}; a slice takes its blocks in",
+        f"            increasing order, in them units of {c.unit} elements, and each term as",
+        "            fma(factors * dx, float(integer sum), slice), terms " + ", ".join(c.terms) + ";",
+        "            slices are added by halving: slice s < h takes s + h, h = slices/2 .. 1",
+        f"integers    exact: no sum of a unit exceeds {plan.largest_sum}",
+        "",
+    ]
+
+
 def _matvec(plan: MatvecPlan) -> Kernel:
     c = plan.contract
     per_unit = len(plan.terms)
@@ -158,20 +188,8 @@ def _matvec(plan: MatvecPlan) -> Kernel:
                     slot=slot,
                 )
             )
-    facts = [
-        f"format      {plan.format}: {plan.block} elements in {plan.block_bytes} bytes",
-        f"storage     {plan.storage}: blocks as in the file, aligned to {plan.alignment}, rows row_stride bytes apart",
-        f"activation  {plan.layout.activation} in the layout {plan.layout.name}, from quantize_activation",
-        f"traffic     every packed byte is requested once (read factor {plan.read_factor:.2f})",
-        f"contract    {c.name}: block b of a row belongs to slice b mod {c.slices}; a slice takes its blocks in",
-        f"            increasing order, in them units of {c.unit} elements, and each term as",
-        "            fma(factors * dx, float(integer sum), slice), terms " + ", ".join(c.terms) + ";",
-        "            slices are added by halving: slice s < h takes s + h, h = slices/2 .. 1",
-        f"integers    exact: no sum of a unit exceeds {plan.largest_sum}",
-        "",
-    ]
     return Kernel(
-        header=_header(plan, "matvec.cu.j2", f"{plan.format} x {plan.layout.activation}, one token", facts),
+        header=_header(plan, "matvec.cu.j2", f"{plan.format} x {plan.layout.activation}, one token", _facts(plan)),
         plan=plan,
         threads=32 * plan.warps,
         integers=plan.units * per_unit,

@@ -1,0 +1,143 @@
+"""What the templates of the family ksplit_mma receive: the finished plan, regrouped in the order it is printed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from qgen.plan.ksplit import KsplitPlan, Pair
+from qgen.plan.quantize import FragmentQuantizePlan
+from qgen.plan.records import FloatScale
+from qgen.plan.scales import ScaleWord
+
+
+@dataclass(frozen=True)
+class Factor:
+    """The float factors of one term and unit, multiplied left to right; one per row of the fragment."""
+
+    name: str
+    floats: tuple[FloatScale, ...]
+
+
+@dataclass(frozen=True)
+class ByteUse:
+    """One integer scale: a byte of a gathered scale word."""
+
+    name: str
+    word: int
+    byte: int
+    kind: str  # "signed" or "unsigned"
+
+
+@dataclass(frozen=True)
+class Group:
+    """One group's instructions, and the integer scale its sum is multiplied by (None without)."""
+
+    pairs: tuple[Pair, ...]
+    scale: ByteUse | None
+
+
+@dataclass(frozen=True)
+class SumProduct:
+    """sum over groups of scale * activation sum, by two instructions; `into_total` adds it to the codes' sum."""
+
+    name: str
+    unsigned: bool
+    into_total: bool
+
+
+@dataclass(frozen=True)
+class Step:
+    """One fused multiply-add: the factor's name ("" for none) times "total", "sums" or the SumProduct named."""
+
+    negative: bool
+    factor: str
+    scale: int
+    integer: str
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One float step of a block."""
+
+    index: int
+    groups: tuple[Group, ...]
+    scaled: bool
+    unit_sums: bool
+    sum_products: tuple[SumProduct, ...]
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True)
+class KsplitKernel:
+    """The `k` of ksplit.cu.j2."""
+
+    header: tuple[str, ...]
+    plan: KsplitPlan
+    scale_words: tuple[ScaleWord, ...]
+    multipliers: tuple[str, ...]
+    factors: tuple[Factor, ...]
+    units: tuple[Unit, ...]
+
+
+@dataclass(frozen=True)
+class FragmentQuantizeKernel:
+    """The `k` of quantize_fragments.cu.j2."""
+
+    header: tuple[str, ...]
+    plan: FragmentQuantizePlan
+    order_rows: tuple[tuple[tuple[int, int], ...], ...]
+
+
+def ksplit_kernel(plan: KsplitPlan, header: tuple[str, ...]) -> KsplitKernel:
+    """Regroup a plan for printing."""
+    main = next(i for i, term in enumerate(plan.terms) if term.codes)
+    factors = []
+    units = []
+    group_count = plan.groups // plan.units
+    for u in range(plan.units):
+        steps = []
+        products = []
+        for i, (term, word) in enumerate(zip(plan.terms, plan.scale_words, strict=True)):
+            name = f"f{u}_{i}" if term.floats[u] else ""
+            if name:
+                factors.append(Factor(name=name, floats=term.floats[u]))
+            if word is not None and (not term.codes or plan.code_offset):
+                products.append(SumProduct(name=word.name, unsigned=not word.signed, into_total=term.codes))
+            integer = "total" if term.codes else word.name if word is not None else "sums"
+            steps.append(
+                Step(
+                    negative=term.negative,
+                    factor=name,
+                    scale=u * plan.contract.unit // plan.layout.group,
+                    integer=integer,
+                )
+            )
+        word = plan.scale_words[main]
+        groups = tuple(
+            Group(
+                pairs=plan.pairs[g],
+                scale=None
+                if word is None
+                else ByteUse(word.name, g // 4, g % 4, "signed" if word.signed else "unsigned"),
+            )
+            for g in range(u * group_count, (u + 1) * group_count)
+        )
+        units.append(
+            Unit(
+                index=u,
+                groups=groups,
+                scaled=word is not None,
+                unit_sums=plan.layout.sums and not plan.layout.packed_sums,
+                sum_products=tuple(products),
+                steps=tuple(steps),
+            )
+        )
+    used = plan.scale_words[main]
+    return KsplitKernel(
+        header=header,
+        plan=plan,
+        scale_words=tuple(w for w in plan.scale_words if w is not None),
+        multipliers=(used.name,) if used is not None else (),
+        factors=tuple(factors),
+        units=tuple(units),
+    )
