@@ -8,8 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qgen import emit, emulate, plan
+from qgen.dispatch import routed_instance
 from qgen.spec import Format
 
+ARCH = "sm_90"  # the architecture the emulator stands for
 Order = Literal["forward", "reverse", "shuffle"]
 
 
@@ -37,7 +39,7 @@ class EmulatedMatvec:
 
         order, seed: which thread goes next, see qgen.emulate. Raises QgenError for any fault of the kernels.
         """
-        chosen = instance or self.plan.instances[0]
+        chosen = instance or routed_instance(self.plan, len(rows), x.size, ARCH)
         weight = np.ascontiguousarray(rows)
         activation = self.activation(x, order=order, seed=seed)
         y = np.full(len(weight), np.nan, dtype=np.float32)

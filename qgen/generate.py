@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from qgen import archs, build, paths, tree
+from qgen import archs, build, dispatch, paths, tree
 from qgen.emit import Source, emit
 from qgen.errors import QgenError
 from qgen.plan import Plan, plan_all
@@ -41,7 +41,9 @@ class Generated:
 
 def generate() -> Generated:
     """Plan and print every kernel. Raises QgenError for a bad spec, a template's refusal or two kernels of one name."""
-    plans, refused = plan_all(load_formats())
+    legal, refused = plan_all(load_formats())
+    # Planners say what is legal; what no route can reach is not generated.
+    plans = dispatch.keep_routed(legal, refused)
     sources = tuple(emit(plan) for plan in plans)
     seen: dict[str, str] = {}
     for source in sources:
@@ -119,5 +121,7 @@ def generated_dir() -> Path:
 
 
 def all_files(made: Generated, cubins: Mapping[tuple[str, str], build.Cubin]) -> dict[str, tree.File]:
-    """The whole of generated/."""
-    return kernel_files(made) | {RESOURCES: resources_file(cubins)}
+    """The whole of generated/: kernels, the compiler's report, and the dispatcher, which has to be proved first."""
+    report = {(entry.entry, arch): entry for (_, arch), cubin in cubins.items() for entry in cubin.entries}
+    proof = dispatch.prove_shipped(made.plans, made.refused, report=report)
+    return kernel_files(made) | {RESOURCES: resources_file(cubins)} | dispatch.files(proof)

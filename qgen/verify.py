@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qgen import codec, contract, plan
-from qgen.emulated import EmulatedMatvec
+from qgen.dispatch import routed_instance
+from qgen.emulated import ARCH, EmulatedMatvec
 from qgen.errors import QgenError
 from qgen.gguf import GgufTensor
 from qgen.gguf.types import PLAIN_TYPES
@@ -244,7 +245,8 @@ class _Emulator:
         if name not in self._programs:
             self._programs[name] = EmulatedMatvec(weight.format)
         program = self._programs[name]
-        instance = program.plan.instances[0]
+        # The kernel of the whole matrix, not of the sample.
+        instance = routed_instance(program.plan, weight.rows, weight.columns, ARCH)
         return program(row_bytes(weight, rows), x, instance=instance), instance.name
 
 

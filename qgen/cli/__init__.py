@@ -12,7 +12,7 @@ from typing import Any
 
 from qgen.errors import QgenError
 
-VERBS = ("build", "formats", "show", "verify", "schema")
+VERBS = ("build", "check_dispatch", "explain", "formats", "show", "verify", "schema", "bench", "profile")
 
 
 def parser() -> argparse.ArgumentParser:

@@ -131,6 +131,14 @@ def emit(plan: Plan) -> Source:
     return Source(path=f"{plan.family}/{plan.file}.cu", text=_squeeze(text), kernels=names)
 
 
+def emit_text(template: str, k: object) -> str:
+    """The text of a template that prints no kernel (dispatcher, report page), from one finished record.
+
+    Raises QgenError (stage "emit") where the template refuses it.
+    """
+    return _squeeze(environment().get_template(template).render(k=k))
+
+
 def _squeeze(text: str) -> str:
     """A macro call on a line of its own leaves blank lines: keep at most one, and none inside a function body."""
     text = re.sub(r"[ \t]+\n", "\n", text)
@@ -203,7 +211,7 @@ def _quantize(plan: QuantizePlan) -> Kernel:
     layout = plan.layout
     pairs = [Pair(low=a, high=b) for a, b in plan.order]
     width = 4
-    first, end = layout.group_words[:-1], layout.group_words[1:]
+    first, end = _line(layout.group_words[:-1]), _line(layout.group_words[1:])
     facts = [
         f"layout      {layout.name}: int8 per {layout.group} columns, in the order the {plan.format} kernels read it:",
         "            codes  int8  [tile][chunk][thread of a warp][16]",
@@ -219,14 +227,14 @@ def _quantize(plan: QuantizePlan) -> Kernel:
         threads=32 * plan.warps,
         order_rows=tuple(tuple(pairs[i : i + width]) for i in range(0, len(pairs), width)),
         sums_at=-(-(layout.block + 1) // 16) * 16,
-        group_first=_line(first),
-        group_end=_line(end),
+        group_first=first if end else "",
+        group_end=end if first else "",
     )
 
 
 def _line(values: tuple[int, ...]) -> str:
-    """C text of an arithmetic progression in `group`. Refuses anything else."""
+    """C text of an arithmetic progression in `group`, or "" where the values are none."""
     step = values[1] - values[0] if len(values) > 1 else 0
     if any(v != values[0] + i * step for i, v in enumerate(values)):
-        _fail(f"groups start at words {values}, which is no arithmetic progression")
+        return ""
     return f"{values[0]} + {step} * group" if step else str(values[0])

@@ -28,9 +28,9 @@ SHARED_LIMIT = 99 * 1024  # what sm_86, sm_89 and sm_120 give a CTA
 class FragmentLayout:
     """Quantised activations in the order tensor-core fragments want them, eight tokens a column tile.
 
-    Planes, in order: codes int8 [column tile][block][chunk][8 tokens][4 threads][4 * piece_words]; scale f32 [column tile][block]
-    [scales][8]; sums, either int32 [column tile][block][units][8] or, for formats with integer sub-block scales,
-    [column tile][block][8][4] pairs of words: the low and high parts of four group sums, sum = low + 128 * high.
+    Planes, in order, each [column tile][block] and then: codes int8 [chunk][8 tokens][4 threads][4 * piece_words];
+    scale f32 [scales][8]; sums, either int32 [units][8] or, for formats with integer sub-block scales, [8][4] pairs of
+    words: the low and high parts of four group sums, sum = low + 128 * high.
     `words[t][j]` lists the four elements of activation word j of thread t; `block` stands for an empty slot.
     """
 
@@ -128,7 +128,7 @@ class KsplitPlan:
     read_factor: float
 
 
-LADDER = (8, 16, 24, 32, 48, 64, 96)
+LADDER = (8, 16, 32)  # column capacities worth having on the H200; more tokens tile over the grid's y
 
 
 def plan_ksplit(format: Format) -> KsplitPlan:
@@ -143,7 +143,7 @@ def plan_ksplit(format: Format) -> KsplitPlan:
             format, f"activation groups of {activation_group} span blocks of {format.block}", "blocks at least as long"
         )
     group = group_size(format, codes, agreed.unit)
-    names = Names(LANES)
+    names = Names(format, LANES)
     program = plan_lanes(format, codes, LANES, group, names, uniform=True)
     groups, units = format.block // group, format.block // agreed.unit
     scaled = [scale_fields(format, term, codes) for term in format.terms]

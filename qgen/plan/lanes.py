@@ -39,7 +39,8 @@ class LaneProgram:
 class Names:
     """Lane constants by value: the same per-thread integer gets the same name."""
 
-    def __init__(self, lanes: int) -> None:
+    def __init__(self, format: Format, lanes: int) -> None:
+        self.format = format
         self.lanes = lanes
         self.constants: dict[tuple[int, ...], LaneConstant] = {}
 
@@ -57,7 +58,7 @@ class Names:
         factors = [value.values[b] - base for b in bits]
         for t, v in enumerate(value.values):
             if v != base + sum(f for b, f in zip(bits, factors, strict=True) if t & b):
-                raise ValueError(f"{value.values} is not linear in the bits of t")
+                refuse(self.format, f"offsets {value.values} by thread", "offsets linear in the bits of the thread")
         name = f"at{len(self.constants)}"
         if all(f == factors[0] * b for b, f in zip(bits, factors, strict=True)):
             return LaneConstant(name=name, base=base, terms=((factors[0], "t"),))
@@ -77,6 +78,16 @@ class _Registers:
 
     def numbers(self) -> dict[tuple[int, ...], int]:
         return {offsets: i for i, offsets in enumerate(sorted(self.wanted))}
+
+
+def code_flip(codes: Field) -> int:
+    """The bit to flip in every code so that a dp4a, whose operands are int8, takes it: see code_offset.
+
+    Narrow two's complement becomes unsigned, and an unsigned byte two's complement. 0 where nothing is to do.
+    """
+    if codes.table or codes.base or codes.signed == 8:
+        return 0
+    return 1 << (codes.signed - 1) if codes.signed else 128 if codes.width == 8 else 0
 
 
 def _extra_atom(
@@ -256,8 +267,7 @@ def _steps(
                 for slot, row in zip(source.slots, source.elements, strict=True)
             )
             if not dry:
-                width = codes.signed or 8
-                flip = f"0x{(1 << (width - 1)) * 0x01010101:08x}u" if width < 8 else ""
+                flip = f"0x{code_flip(codes) * 0x01010101:08x}u" if code_flip(codes) else ""
                 steps.append(Bits(codes=atoms, flip=flip, uses=every))
     return steps, made
 

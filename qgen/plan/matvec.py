@@ -32,6 +32,7 @@ REGISTER_CTAS = {
 }  # CTAs an SM must hold, by rows a team: 96, 128 and 168 registers a thread, no spills
 BYTES_AHEAD = 4096  # bytes a warp tries to have under way: 28 KB an SM over 8 to 16 warps with room to spare
 PIECE = 16  # bytes of one asynchronous copy
+SHARED_LIMIT = 65536  # bytes of shared memory a CTA may have on every architecture of specs/archs
 
 
 @dataclass(frozen=True)
@@ -192,16 +193,22 @@ def plan_matvec(format: Format) -> MatvecPlan:
         )
     lanes = _lanes(format, agreed.unit)
     group = group_size(format, codes, agreed.unit)
-    names = Names(lanes)
+    names = Names(format, lanes)
     program = plan_lanes(format, codes, lanes, group, names)
     terms = plan_terms(format, codes, program, agreed.unit, group, names)
     table = tuple(int(v) for v in format.codebook(codes.table).numbers) if codes.table else ()
     with_sums = needs_sums(format, codes)
     layout = _activation_layout(format, program, lanes, group, with_sums)
+    if lanes * layout.sum_slots > 32:
+        refuse(format, f"{lanes} x {layout.sum_slots} activation sums a block", "at most 32: a thread each")
     stem = f"mul_mat_{format.name.lower()}_{agreed.activation}_t1"
     # A whole warp a row for long rows; a quarter warp for rows of few blocks, as many rows each as registers allow.
-    shapes = [(32 // lanes, rows) for rows in (1, 2, 4)] + [(8 // lanes, 4 if lanes == 1 else 2)]
-    instances = tuple(_instance(format, agreed, lanes, stem, rows, team_blocks) for team_blocks, rows in shapes)
+    whole = min(32 // lanes, agreed.slices)
+    shapes = [(whole, rows) for rows in (1, 2, 4)] + [(8 // lanes, 4 if lanes == 1 else 2)]
+    legal = (_instance(format, agreed, lanes, stem, rows, team_blocks) for team_blocks, rows in shapes)
+    instances = tuple(i for i in legal if i.shared_bytes <= SHARED_LIMIT)
+    if not instances:
+        refuse(format, f"staging its {format.bytes}-byte blocks takes more than {SHARED_LIMIT} bytes", "smaller blocks")
     return MatvecPlan(
         family="matvec",
         op="mul_mat",

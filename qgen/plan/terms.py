@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from qgen import layout
-from qgen.plan.lanes import LaneProgram, Names
+from qgen.plan.lanes import LaneProgram, Names, code_flip
 from qgen.plan.records import FloatScale, IntScale, LaneInt, ScalePiece, TermPlan
 from qgen.plan.refuse import refuse
 from qgen.spec import Activation, Field, Format, Term, load_activation
@@ -38,6 +38,10 @@ def code_field(format: Format) -> Field:
     codes = fields[0]
     if codes.base and codes.encoding != "fraction":
         refuse(format, f"digits in {codes.encoding} encoding", "digits in fraction encoding")
+    if codes.width > 8:
+        refuse(format, f"codes of {codes.width} bits", "codes of at most 8 bits: one byte of a dp4a each")
+    if codes.base and codes.base > 128:
+        refuse(format, f"digits in base {codes.base}, up to {codes.base - 1}", "a base of at most 128: digits are int8")
     if codes.base and codes.digits and 255 * codes.base**codes.digits >= 1 << 16:
         refuse(
             format,
@@ -46,9 +50,22 @@ def code_field(format: Format) -> Field:
         )
     if codes.table and not (len(codes.parts) == 1 and codes.parts[0].width == 4):
         refuse(format, f"codebook {codes.table} is indexed by other than one 4-bit part", "a 4-bit codebook index")
+    if codes.table:
+        _check_codebook(format, codes, codes.table)
     if codes.mul != int(codes.mul) or codes.add != int(codes.add):
         refuse(format, f"codes map to mul {codes.mul}, add {codes.add}", "an integer affine map")
     return codes
+
+
+def _check_codebook(format: Format, codes: Field, name: str) -> None:
+    """That four looked-up codes fit one word, and that both nibbles of every byte are indices."""
+    beyond = [v for v in format.codebook(name).numbers if v != int(v) or not -128 <= v <= 127]
+    if beyond:
+        refuse(format, f"codebook {name} holds {beyond[0]:g}", "codebooks of int8")
+    nibbles = {layout.pieces(codes, e)[0].bit for e in range(format.block)}
+    single = next((bit for bit in sorted(nibbles) if bit % 4 or bit ^ 4 not in nibbles), None)
+    if single is not None:
+        refuse(format, f"byte {single // 8} holds one codebook index", "codebook indices in both nibbles of a byte")
 
 
 def integer_activation(format: Format) -> tuple[Activation, int]:
@@ -130,6 +147,10 @@ def _scale(format: Format, field: Field, program: LaneProgram, local: int, group
     per_lane = [layout.pieces(field, e) for e in entries]
     if field.mul != int(field.mul) or field.add != int(field.add) or (field.signed or 8) != 8 or field.table:
         refuse(format, f"scale {field.name} is not a plain integer", "unsigned, int8 or integer-affine scales")
+    if field.type is not None:
+        refuse(format, f"scale {field.name} is of type {field.type}", ", ".join((*FLOAT_READERS, "or an integer")))
+    if field.signed and not all(len(ps) == 1 and ps[0].bit % 8 == 0 for ps in per_lane):
+        refuse(format, f"signed scale {field.name} is not one whole byte", "signed scales that are a byte each")
     pieces = []
     for lane_pieces in zip(*per_lane, strict=True):
         first = lane_pieces[0]
@@ -155,10 +176,9 @@ def needs_sums(format: Format, codes: Field) -> bool:
 
 
 def code_offset(codes: Field) -> int:
-    """What is added to the unsigned code a kernel works on (after multiplying by code_mul)."""
-    if codes.table or (codes.signed == 8):
-        return 0
-    return int(codes.add) - ((1 << (codes.signed - 1)) if codes.signed else 0)
+    """What a code means beyond code_mul times the (flipped) integer that a kernel multiplies."""
+    flip = code_flip(codes)
+    return int(codes.add) + int(codes.mul) * (-flip if codes.signed else flip)
 
 
 def largest_sum(format: Format, codes: Field, unit: int, table: tuple[int, ...]) -> int:
@@ -169,10 +189,10 @@ def largest_sum(format: Format, codes: Field, unit: int, table: tuple[int, ...])
         code = (codes.base - 1) * abs(int(codes.mul)) + abs(code_offset(codes))
     else:
         bits = sum(p.width for p in codes.parts)
-        code = 128 if codes.signed == 8 else ((1 << bits) - 1) * abs(int(codes.mul)) + abs(code_offset(codes))
+        code = (128 if bits == 8 else (1 << bits) - 1) * abs(int(codes.mul)) + abs(code_offset(codes))
     scale = 1
     for term in format.terms:
         for f in scale_fields(format, term, codes):
             bits = sum(p.width for p in f.parts)
-            scale = max(scale, 128 if f.signed else ((1 << bits) - 1) * abs(int(f.mul)) + abs(int(f.add)))
+            scale = max(scale, (128 if f.signed else (1 << bits) - 1) * abs(int(f.mul)) + abs(int(f.add)))
     return unit * code * 127 * scale

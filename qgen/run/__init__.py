@@ -15,9 +15,11 @@ from typing import Any
 import numpy as np
 
 from qgen import emit, operands, plan
+from qgen.dispatch import routed_instance
 from qgen.operands import refusal
 from qgen.run.device import (
     allow_shared,
+    arch_of_device,
     as_cupy,
     check_device_number,
     cupy_module,
@@ -34,7 +36,7 @@ from qgen.spec import Format
 from qgen.weights import Weight, check_bytes
 
 __all__ = [
-    "Matvec", "as_cupy", "bind", "current_device", "default_instance", "device_label", "from_host", "mul_mat",
+    "Matvec", "as_cupy", "bind", "current_device", "device_label", "from_host", "mul_mat",
     "to_device", "to_host", "why_no_device", "workspace",
 ]  # fmt: skip
 
@@ -96,7 +98,7 @@ class Matvec:
     def __init__(self, weight: Weight, device: int, instance: plan.Instance | None) -> None:
         """weight: with its bytes on `device`. Raises QgenError when no kernel takes it there."""
         matvec, quantize = _plans(weight.format)
-        chosen = instance or default_instance(matvec)
+        chosen = instance or routed_instance(matvec, weight.rows, weight.columns, arch_of_device(device).name)
         if max(weight.rows, weight.columns) > _INT32:
             found = f"{weight.rows} rows of {weight.columns}"
             raise refusal(weight.name, found, f"at most {_INT32} of each", "split the weight")
@@ -164,11 +166,6 @@ class Matvec:
         buffer = cupy.empty(begin + 4 * self.weight.rows, dtype=np.uint8)
         result = buffer[begin:].view(np.float32).reshape(shape)
         return result, buffer[:begin] if workspace is None else workspace
-
-
-def default_instance(matvec: plan.MatvecPlan) -> plan.Instance:
-    """The variant that runs where nobody asked for a certain one: one row a team, the widest step."""
-    return matvec.instances[0]
 
 
 # By weight, as long as it lives: its twins with the bytes on a device, and the bindings made from them. Neither may

@@ -145,10 +145,11 @@ __device__ __forceinline__ float qgen_e8m0_half_to_f32(uint8_t e) {
     return __uint_as_float(e < 2 ? 0x00200000u << e : (uint32_t)(e - 1) << 23);
 }
 
-// Unsigned e4m3: m * 2^-9 below the first exponent, (1 + m/8) * 2^(e-7) above; 0x7f is read as 0, bit 7 ignored.
+// Unsigned e4m3: m * 2^-9 below the first exponent, (1 + m/8) * 2^(e-7) above, bit 7 ignored; but the byte 0x7f
+// (not 0xff) is 0.
 __device__ __forceinline__ float qgen_ue4m3_to_f32(uint8_t v) {
     const uint32_t e = v >> 3 & 15u, m = v & 7u;
-    if ((v & 0x7fu) == 0x7fu) return 0.0f;
+    if (v == 0x7fu) return 0.0f;
     return e == 0 ? (float)m * 0.001953125f : __uint_as_float((e + 120u) << 23 | m << 20);
 }
 

@@ -1,0 +1,160 @@
+"""What is measured: matrices of a format and a shape, and for each the kernels that can take it."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from qgen.dispatch import routed_instance
+from qgen.errors import QgenError
+from qgen.plan import Instance, MatvecPlan, Plan, QuantizePlan
+from qgen.spec import Format
+
+SHAPES = ("14336x4096", "4096x14336", "4096x4096", "262144x640")
+QUICK_SHAPES = ("4096x4096",)
+QUICK_FORMATS = ("TQ1_0", "Q4_K", "Q8_0")
+_SHAPE = re.compile(r"(\d+)x(\d+)")
+_INT32 = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class Shape:
+    """N rows by K columns."""
+
+    rows: int
+    columns: int
+
+    def __str__(self) -> str:
+        return f"{self.rows}x{self.columns}"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One matrix times `tokens` columns of x."""
+
+    format: Format
+    shape: Shape
+    tokens: int = 1
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of a row."""
+        return self.shape.columns // self.format.block
+
+    @property
+    def row_bytes(self) -> int:
+        """Packed bytes of a row; rows lie back to back."""
+        return self.blocks * self.format.bytes
+
+    @property
+    def weight_bytes(self) -> int:
+        """Packed bytes of the matrix: the least that must be read."""
+        return self.shape.rows * self.row_bytes
+
+    def __str__(self) -> str:
+        return f"{self.format.name} {self.shape}, T = {self.tokens}"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One kernel that serves a case. `routed`: the one that a call without a wish gets."""
+
+    plan: MatvecPlan
+    quantize: QuantizePlan
+    instance: Instance
+    routed: bool
+
+    @property
+    def label(self) -> str:
+        """The launch shape alone: what differs between the candidates of a case."""
+        return self.instance.name.removeprefix(f"{self.plan.file}_")
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A format, or a format at a shape, that is not measured, and why."""
+
+    what: str
+    reason: str
+
+
+def parse_shape(text: str) -> Shape:
+    """ "14336x4096" -> N = 14336, K = 4096. Raises QgenError for anything else."""
+    found = _SHAPE.fullmatch(text.lower())
+    shape = Shape(int(found[1]), int(found[2])) if found else Shape(0, 0)
+    if not (1 <= shape.rows <= _INT32 and 1 <= shape.columns <= _INT32):
+        raise QgenError(
+            stage="bench",
+            subject="--shape",
+            found=repr(text),
+            allowed=f"NxK, rows by columns, each from 1 to {_INT32}",
+            next="write it like 14336x4096",
+        )
+    return shape
+
+
+def choose_formats(wanted: Sequence[str], formats: Mapping[str, Format], plans: Iterable[Plan]) -> list[Format]:
+    """The formats named (any case), or all that have kernels. Raises QgenError for a name without kernels."""
+    served = {plan.format for plan in plans if isinstance(plan, MatvecPlan)}
+    if not wanted:
+        return [format for name, format in formats.items() if name in served]
+    chosen = []
+    for name in dict.fromkeys(name.upper() for name in wanted):
+        if name not in served:
+            near = difflib.get_close_matches(name, served, n=1)
+            found = "a format without kernels" if name in formats else "no such format"
+            raise QgenError(
+                stage="bench",
+                subject=f"--format {name}",
+                found=found + (f" (did you mean {near[0]}?)" if near and name not in formats else ""),
+                allowed=", ".join(sorted(served)),
+                next="run `qgen formats` for the reason a format has none",
+            )
+        chosen.append(formats[name])
+    return chosen
+
+
+def cases(
+    formats: Iterable[Format], shapes: Sequence[Shape], tokens: Sequence[int] = (1,)
+) -> tuple[list[Case], list[Skipped]]:
+    """Every format at every shape and token count, format by format; those whose block does not divide K are named."""
+    found: list[Case] = []
+    skipped: list[Skipped] = []
+    for format in formats:
+        for shape in shapes:
+            quotient, rest = divmod(shape.columns, format.block)
+            if rest:
+                reason = f"K = {shape.columns} = {quotient} x {format.block} + {rest}: not whole blocks"
+                skipped.append(Skipped(f"{format.name} {shape}", reason))
+            else:
+                found += [Case(format, shape, count) for count in tokens]
+    return found, skipped
+
+
+def candidates(case: Case, plans: Iterable[Plan], *, every: bool, arch: str) -> list[Candidate]:
+    """The kernels for a case: the one routed on `arch`, or with `every` all instances of all plans that take it.
+
+    Raises QgenError when no plan takes the case.
+    """
+    own = [plan for plan in plans if plan.format == case.format.name]
+    quantizers = {plan.layout.name: plan for plan in own if isinstance(plan, QuantizePlan)}
+    found = []
+    for plan in own:
+        if isinstance(plan, MatvecPlan) and case.tokens == 1:
+            routed = routed_instance(plan, case.shape.rows, case.shape.columns, arch)
+            found += [
+                Candidate(plan, quantizers[plan.layout.name], instance, instance is routed)
+                for instance in plan.instances
+                if every or instance is routed
+            ]
+    if not found:
+        raise QgenError(
+            stage="bench",
+            subject=str(case),
+            found="no kernel takes it",
+            allowed="T = 1",
+            next="leave this token count out",
+        )
+    return found

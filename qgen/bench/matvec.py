@@ -1,0 +1,135 @@
+"""One case made ready on a machine: operands, the launches of its candidates, and the judgement of their results.
+
+A further family brings its own class beside `Runnable`, with the same methods, and a line in `make`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qgen import codec, contract, emit, plan
+from qgen.bench.cases import Candidate, Case
+from qgen.bench.machine import Machine
+from qgen.bench.protocol import Rotation
+from qgen.spec import Format
+
+PATTERN_BLOCKS = 4096  # different blocks; they repeat over the weights, which no cache notices
+SAMPLE = 8  # rows held against the contract, the first and the last among them
+SEED = 20240229
+
+F32 = NDArray[np.float32]
+
+
+def pattern(format: Format) -> NDArray[np.uint8]:
+    """uint8[PATTERN_BLOCKS, bytes]: random blocks in which every code occurs."""
+    blocks = codec.random_blocks(format, PATTERN_BLOCKS, SEED)
+    assert isinstance(blocks, np.ndarray)
+    return blocks
+
+
+@cache
+def _text(chosen: plan.Plan) -> str:
+    return emit.emit(chosen).text
+
+
+class Operands:
+    """The inputs of a case on the machine. The weights are `buffer`, filled with the format's pattern by the caller."""
+
+    def __init__(self, machine: Machine, case: Case, buffer: Any, turn: Rotation, blocks: NDArray[np.uint8]) -> None:
+        self.machine, self.case, self.buffer, self.turn, self.pattern = machine, case, buffer, turn, blocks
+        rng = np.random.default_rng((SEED, case.shape.rows, case.shape.columns))
+        self.host_x = rng.standard_normal((case.tokens, case.shape.columns), dtype=np.float32)
+        self.x = machine.put(self.host_x)
+        self.y = machine.put(np.zeros((case.tokens, case.shape.rows), dtype=np.float32))
+        inner = rng.integers(0, case.shape.rows, SAMPLE)
+        self.sample = np.unique(np.concatenate([[0, case.shape.rows - 1], inner])[:SAMPLE])
+        self._activations: dict[str, Any] = {}
+
+    def activation(self, matvec: plan.MatvecPlan) -> Any:
+        """Scratch for the quantised x, shared by the plans of one layout."""
+        if matvec.layout.name not in self._activations:
+            nbytes = matvec.workspace_bytes(self.case.blocks)
+            self._activations[matvec.layout.name] = self.machine.put(np.zeros(nbytes, dtype=np.uint8))
+        return self._activations[matvec.layout.name]
+
+    def wanted(self) -> F32:
+        """float32[tokens, sample]: what the contract says for the rows of `sample`."""
+        count = self.case.blocks
+        rows = np.stack([self.pattern[(int(r) * count + np.arange(count)) % len(self.pattern)] for r in self.sample])
+        return np.stack([contract.mul_mat(self.case.format, rows, x) for x in self.host_x])
+
+
+class Runnable:
+    """A candidate's two launches. `quantise(i)` and `multiply(i)` issue them for the i-th copy of the weights."""
+
+    def __init__(self, operands: Operands, candidate: Candidate) -> None:
+        """Loads both kernels. Raises QgenError when one does not compile or load."""
+        self.candidate, self._operands = candidate, operands
+        machine, case = operands.machine, operands.case
+        matvec, quantize, instance = candidate.plan, candidate.quantize, candidate.instance
+        first = plan.launch_quantize(quantize, case.blocks)
+        self._quantize = machine.kernel(
+            quantize.file, _text(quantize), quantize.name, threads=first.block, shared=first.shared
+        )
+        self._matvec = machine.kernel(
+            matvec.file, _text(matvec), instance.name, threads=32 * matvec.warps, shared=instance.shared_bytes
+        )
+        second = plan.launch(matvec, instance, case.shape.rows, machine.facts.multiprocessors, self._matvec.resident)
+        self.grids = (first.grid, second.grid)
+        self.resident = self._matvec.resident
+        self._activation = operands.activation(matvec)
+
+    def quantise(self, _: int) -> None:
+        """x to int8."""
+        o = self._operands
+        o.machine.launch(self._quantize, self.grids[0], (o.x, np.int32(o.case.blocks), self._activation))
+
+    def multiply(self, i: int) -> None:
+        """The product with the weights of copy i."""
+        o = self._operands
+        weight = o.machine.at(o.buffer, o.turn.offset(i))
+        sizes = np.int64(o.case.row_bytes), np.int32(o.case.shape.rows), np.int32(o.case.blocks)
+        o.machine.launch(self._matvec, self.grids[1], (weight, *sizes, self._activation, o.y))
+
+    def both(self, i: int) -> None:
+        """What a user's call costs."""
+        self.quantise(i)
+        self.multiply(i)
+
+    def result(self) -> F32:
+        """y float32[tokens, N] of the first copy, from poisoned scratch and output."""
+        o = self._operands
+        o.machine.poison(self._activation)
+        o.machine.poison(o.y)
+        self.both(0)
+        return o.machine.fetch(o.y)
+
+    def graph(self, issue: Callable[[int], None]) -> tuple[Any, int]:
+        """A subject for `protocol.measure`."""
+        launches = self._operands.turn.launches
+        return self._operands.machine.capture(issue, launches), launches
+
+
+def make(operands: Operands, candidate: Candidate) -> Runnable:
+    """The candidate, loaded. Raises QgenError when one of its kernels does not compile or load."""
+    return Runnable(operands, candidate)
+
+
+def difference(y: F32, wanted: F32, rows: NDArray[np.int64] | None = None) -> str:
+    """Where two results [tokens, n] differ in bits, in one line; "" where they do not. NaNs of any kind are alike.
+
+    rows: the row numbers of y and wanted, where they are a sample.
+    """
+    unlike = np.argwhere((y.view(np.uint32) != wanted.view(np.uint32)) & ~(np.isnan(y) & np.isnan(wanted)))
+    if not len(unlike):
+        return ""
+    token, column = map(int, unlike[0])
+    row = column if rows is None else int(rows[column])
+    where = f"row {row}" + (f" of token {token}" if len(y) > 1 else "")
+    found, right = float(y[token, column]), float(wanted[token, column])
+    return f"{len(unlike)} of {y.size} results differ; {where} is {found:.9g}, should be {right:.9g}"

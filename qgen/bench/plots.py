@@ -1,0 +1,90 @@
+"""The report's pictures. Matplotlib is asked for only here, and a run without it says so."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from qgen.bench.records import Report, Row
+from qgen.errors import QgenError
+
+_SIZE = (9.0, 5.0)  # inches
+
+
+def _pyplot() -> Any:
+    try:
+        matplotlib = importlib.import_module("matplotlib")
+        matplotlib.use("Agg")  # no display
+        return importlib.import_module("matplotlib.pyplot")
+    except ImportError as error:
+        raise QgenError(
+            stage="bench",
+            subject="plots",
+            found=f"Matplotlib cannot be imported: {error}",
+            allowed="Matplotlib, or --no-plots",
+            next="pip install 'qgen[bench]'",
+        ) from error
+
+
+def write(report: Report, folder: Path) -> list[str]:
+    """Write the plots that the report has data for; their file names. Raises QgenError without Matplotlib."""
+    rows = [row for row in report.routed() if row.us]
+    if not rows:
+        return []
+    pyplot = _pyplot()
+    made = {"percent_of_floor.png": _floor_plot(pyplot, rows), "formats.png": _format_plot(pyplot, rows)}
+    for name, figure in made.items():
+        figure.savefig(folder / name, dpi=110, bbox_inches="tight")
+        pyplot.close(figure)
+    return list(made)
+
+
+def _floor_plot(pyplot: Any, rows: Sequence[Row]) -> Any:
+    """Percent of both floors against the bytes of the weights."""
+    figure, axes = pyplot.subplots(figsize=_SIZE)
+    shapes = list(dict.fromkeys(row.shape for row in rows))
+    for number, shape in enumerate(shapes):
+        own = [row for row in rows if row.shape == shape]
+        megabytes = [row.weight_bytes / 1e6 for row in own]
+        color = f"C{number}"
+        axes.plot(megabytes, [row.percent(row.read_floor) for row in own], "o", color=color, label=shape)
+        if all(row.chain_floor for row in own):
+            axes.plot(megabytes, [row.percent(row.chain_floor) for row in own], "x", color=color)
+        for row, x in zip(own, megabytes, strict=True):
+            axes.annotate(
+                row.format, (x, row.percent(row.read_floor)), fontsize=6, xytext=(3, 2), textcoords="offset points"
+            )
+    axes.axhline(100, color="black", linewidth=0.8)
+    axes.set(
+        xscale="log",
+        xlabel="MB of weights",
+        ylabel="percent of the floor",
+        ylim=(0, 110),
+        title="Activation quantisation included. o: floor kernel by kernel, x: chain floor",
+    )
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8)
+    return figure
+
+
+def _format_plot(pyplot: Any, rows: Sequence[Row]) -> Any:
+    """Bars of microseconds a format, the read floor inside them, one panel a shape."""
+    shapes = list(dict.fromkeys(row.shape for row in rows))
+    figure, panels = pyplot.subplots(len(shapes), 1, figsize=(_SIZE[0], 2.6 * len(shapes)), squeeze=False)
+    for axes, shape in zip(panels[:, 0], shapes, strict=True):
+        own = sorted((row for row in rows if row.shape == shape), key=lambda row: row.weight_bytes)
+        names = [row.format for row in own]
+        axes.bar(names, [row.us for row in own], color="C0", label="a call")
+        if all(row.read_floor for row in own):
+            floors = [row.read_floor.us.median for row in own if row.read_floor]
+            axes.bar(names, floors, color="C1", width=0.5, label="read floor")
+        marked = [(row.format, min(f.us for f in row.peers)) for row in own if row.peers]
+        if marked:
+            axes.plot([m[0] for m in marked], [m[1] for m in marked], "k_", markersize=14, label="best peer's figure")
+        axes.set(ylabel="us", title=shape.replace("x", " x "))
+        axes.tick_params(axis="x", rotation=60, labelsize=7)
+        axes.legend(fontsize=7)
+    figure.tight_layout()
+    return figure

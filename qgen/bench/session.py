@@ -1,0 +1,241 @@
+"""A run of `qgen bench`: case by case, every kernel first judged, then timed among the rulers of its own bytes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from qgen import emit
+from qgen.bench import floors, peers
+from qgen.bench.cases import (
+    QUICK_FORMATS,
+    QUICK_SHAPES,
+    SHAPES,
+    Candidate,
+    Case,
+    candidates,
+    cases,
+    choose_formats,
+    parse_shape,
+)
+from qgen.bench.conditions import Conditions, State, now, other_processes, read_state, revision, software
+from qgen.bench.machine import Machine
+from qgen.bench.matvec import Operands, Runnable, difference, make, pattern
+from qgen.bench.protocol import SPREAD_ALLOWED, measure, rotation
+from qgen.bench.records import Report, Row, Times
+from qgen.errors import QgenError
+from qgen.plan import Plan, plan_all
+from qgen.progress import progress
+from qgen.spec import load_formats
+
+PASSES, QUICK_PASSES = 30, 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What to run. Empty formats or shapes: the default ones; passes None: the default number.
+
+    every: all instances of a plan, not only the routed one
+    """
+
+    formats: Sequence[str] = ()
+    shapes: Sequence[str] = ()
+    every: bool = False
+    passes: int | None = None
+    quick: bool = False
+    floors_only: bool = False
+    label: str = ""
+    command: str = ""
+
+    def __post_init__(self) -> None:
+        if self.passes is not None and self.passes < 1:
+            raise QgenError(
+                stage="bench",
+                subject="--repeat",
+                found=f"{self.passes}",
+                allowed="at least 1 pass",
+                next=f"leave it out for {PASSES}",
+            )
+
+    @property
+    def rounds(self) -> int:
+        return self.passes or (QUICK_PASSES if self.quick else PASSES)
+
+
+def bench(options: Options, machine: Machine, *, show_progress: bool = True) -> Report:
+    """Run the benchmark.
+
+    A kernel whose result is wrong gets no times and makes the report not ok. An error of the device ends the run; the
+    report then holds what came before it. Raises QgenError for options that do not fit, and for whatever keeps the
+    run from beginning.
+    """
+    plans, refused = plan_all(load_formats())
+    wanted = options.formats or (QUICK_FORMATS if options.quick else ())
+    chosen = choose_formats(wanted, load_formats(), plans)
+    shapes = [parse_shape(s) for s in options.shapes or (QUICK_SHAPES if options.quick else SHAPES)]
+    todo, skipped = cases(chosen, shapes)
+    facts = machine.facts
+    report = Report(
+        conditions=Conditions(facts, now(), options.command, options.label, revision(), software()),
+        skipped=skipped,
+    )
+    states = report.conditions.states
+    _note_state(states, "before", read_state(facts.bus))
+    report.conditions.others = other_processes(facts.bus, os.getpid())
+    if options.floors_only:
+        _floors_only(machine, options.rounds, report)
+    else:
+        _compile(machine, todo, plans)
+        _measure_cases(machine, todo, plans, options, report, show_progress=show_progress)
+    report.conditions.judge()
+    wide = report.wide()
+    if wide:
+        report.conditions.notes.append(
+            f"{len(wide)} of {len(report.rows)} rows have passes that spread by more than {SPREAD_ALLOWED:.0%}"
+        )
+    return report
+
+
+def _note_state(states: dict[str, State], name: str, state: State | None) -> None:
+    if state:
+        states[name] = state
+
+
+def _loaded_state(machine: Machine, name: str, graph: Any, report: Report) -> None:
+    """The clocks while the device is at work."""
+
+    def work() -> None:
+        machine.lap([graph])
+
+    state = read_state(machine.facts.bus, meanwhile=work)
+    _note_state(report.conditions.states, name, state)
+
+
+def _compile(machine: Machine, todo: Sequence[Case], plans: Sequence[Plan]) -> None:
+    names = {case.format.name for case in todo}
+    texts = {plan.file: emit.emit(plan).text for plan in plans if plan.format in names}
+    machine.compile({floors.FILE: floors.text(), **texts})
+
+
+def _floors_only(machine: Machine, rounds: int, report: Report) -> None:
+    l2 = machine.facts.l2_bytes
+    turns = {size: rotation(size, floors.PIECE, l2) for size in floors.SIZES}
+    buffer = machine.filled(max(turn.nbytes for turn in turns.values()))
+    # Reading zeros can be faster than reading data.
+    machine.repeat(buffer, np.random.default_rng(0).integers(0, 256, 1 << 20, dtype=np.uint8))
+    machine.compile({floors.FILE: floors.text()})
+    rulers = floors.Rulers(machine)
+    report.no_chain = rulers.no_chain
+    rulers.check(buffer, min(floors.CHECKED, *floors.SIZES))
+    for size, turn in turns.items():
+        graphs = rulers.graphs(buffer, size, turn)
+        report.floors.append(rulers.best(measure(machine, graphs, rounds), size))
+    _loaded_state(machine, "loaded, last", next(iter(graphs.values()))[0], report)
+
+
+def _measure_cases(
+    machine: Machine,
+    todo: Sequence[Case],
+    plans: Sequence[Plan],
+    options: Options,
+    report: Report,
+    *,
+    show_progress: bool,
+) -> None:
+    if not todo:
+        raise QgenError(
+            stage="bench",
+            subject="the cases",
+            found="; ".join(f"{s.what}: {s.reason}" for s in report.skipped) or "no format",
+            allowed="at least one format at one shape",
+            next="choose a K that the format's block divides",
+        )
+    table = peers.load()
+    report.peers_device = table.device
+    turns = {case: rotation(case.weight_bytes, case.format.bytes, machine.facts.l2_bytes) for case in todo}
+    total = max(turn.nbytes for turn in turns.values())
+    buffer = machine.filled(total)
+    rulers = floors.Rulers(machine)
+    report.no_chain = rulers.no_chain
+    filled = ""
+    with progress("bench", len(todo), show=show_progress) as step:
+        for number, case in enumerate(todo):
+            try:
+                if case.format.name != filled:
+                    blocks = pattern(case.format)
+                    machine.repeat(buffer, blocks)
+                    filled = case.format.name
+                if number == 0:
+                    rulers.check(buffer, min(floors.CHECKED, total))
+                operands = Operands(machine, case, buffer, turns[case], blocks)
+                rows, graph = _measure_case(operands, rulers, plans, options)
+                report.rows += [_beside(row, table, machine.facts.name) for row in rows]
+                if number in (0, len(todo) - 1):
+                    _loaded_state(machine, "loaded, last" if number else "loaded, first", graph, report)
+            except QgenError as error:
+                report.aborted = f"{case}: {error.subject}: {error.found} ({error.next})"
+                return
+            step()
+
+
+def _measure_case(
+    operands: Operands, rulers: floors.Rulers, plans: Sequence[Plan], options: Options
+) -> tuple[list[Row], Any]:
+    """The rows of a case, and a graph that keeps the device at work."""
+    machine, case, turn = operands.machine, operands.case, operands.turn
+    wanted = operands.wanted()
+    rows: list[Row] = []
+    right: list[tuple[int, Runnable]] = []
+    first = None
+    for candidate in candidates(case, plans, every=options.every, arch=machine.facts.arch):
+        runnable = make(operands, candidate)
+        y = runnable.result()
+        problem = difference(y[:, operands.sample], wanted, operands.sample)
+        if not problem and first is not None:
+            problem = difference(y, first)
+            problem = problem and f"unlike the first kernel of this case: {problem}"
+        if not problem:
+            first = y if first is None else first
+            right.append((len(rows), runnable))
+        rows.append(_row(case, candidate, runnable, problem))
+    floor_graphs = rulers.graphs(operands.buffer, case.weight_bytes, turn)
+    graphs = dict(floor_graphs)
+    for number, runnable in right:
+        graphs[f"{number} total"] = runnable.graph(runnable.both)
+        graphs[f"{number} product"] = runnable.graph(runnable.multiply)
+        graphs[f"{number} quantise"] = runnable.graph(runnable.quantise)
+    times = measure(machine, graphs, options.rounds)
+    read, chain = rulers.best(times, case.weight_bytes)
+    for number, _ in right:
+        taken = Times(times[f"{number} total"], times[f"{number} product"], times[f"{number} quantise"])
+        rows[number] = replace(rows[number], times=taken)
+    return [replace(row, read_floor=read, chain_floor=chain) for row in rows], next(iter(floor_graphs.values()))[0]
+
+
+def _row(case: Case, candidate: Candidate, runnable: Runnable, problem: str) -> Row:
+    return Row(
+        format=case.format.name,
+        rows=case.shape.rows,
+        columns=case.shape.columns,
+        tokens=case.tokens,
+        storage=candidate.plan.storage,
+        family=candidate.plan.family,
+        kernel=candidate.instance.name,
+        launch=candidate.label,
+        routed=candidate.routed,
+        grid=runnable.grids[1],
+        resident=runnable.resident,
+        bits_per_weight=case.format.bits_per_weight,
+        weight_bytes=case.weight_bytes,
+        problem=problem,
+    )
+
+
+def _beside(row: Row, table: peers.Peers, device: str) -> Row:
+    """With the peers' figures, where they were taken on such a device."""
+    same = device.startswith(table.device)
+    return replace(row, peers=table.beside(row.format, row.shape, row.tokens)) if same else row

@@ -1,0 +1,41 @@
+"""A report as files in one folder."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from qgen.bench import plots as pictures
+from qgen.bench import report as texts
+from qgen.bench.records import Report
+from qgen.errors import QgenError
+
+
+def write(report: Report, folder: Path, *, plots: bool) -> list[Path]:
+    """Write results.json, results.csv, report.md and, with `plots`, the pictures; the paths written.
+
+    Raises QgenError when the folder cannot be written, and, after everything else is written, when plots are wanted
+    and Matplotlib is missing.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        files = {
+            "results.json": json.dumps(report.to_json(), indent=1) + "\n",
+            "results.csv": texts.csv_text(report),
+            "report.md": texts.markdown(report),
+        }
+        for name, text in files.items():
+            (folder / name).write_text(text, encoding="utf-8")
+        if plots:
+            names = pictures.write(report, folder)
+            (folder / "report.md").write_text(texts.markdown(report, names), encoding="utf-8")
+            files |= dict.fromkeys(names, "")
+    except OSError as error:
+        raise QgenError(
+            stage="bench",
+            subject=str(folder),
+            found=f"cannot be written: {error.strerror}",
+            allowed="a folder that can be written",
+            next="give another --out",
+        ) from error
+    return [folder / name for name in files]

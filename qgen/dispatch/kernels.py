@@ -1,0 +1,152 @@
+"""What there is to dispatch to: kernels with the requests each can serve, and the facts about formats that routes use.
+
+A kernel's domain comes from its plan and nowhere else, so a route that claims more or a gate that refuses what a
+kernel can do shows as a contradiction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from qgen.dispatch.space import Axis, Condition, Ints, Space, Where
+from qgen.errors import QgenError
+from qgen.plan import MatvecPlan, Plan, QuantizePlan
+from qgen.spec.records import Format
+
+INT32_MAX = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One compiled entry as dispatch sees it.
+
+    where:         the requests it can serve: its domain; axes left out are free
+    contract:      name of its arithmetic contract; None for ops that have none
+    quantiser:     the kernel that makes its activation; None where it takes x as it is
+    columns:       tokens it computes at a time, needed or not (a ladder's rung); 0 where T does not matter
+    ladder:        kernels that differ only in their rung share this name; "" outside ladders
+    threads:       threads of a block
+    shared_bytes:  dynamic shared memory of a block
+    rows:          output rows a block finishes in one step
+    alignment:     bytes the weights must be aligned to
+    knobs:         what tells instances of a family apart in routes
+    requires:      instructions (fields of qgen.archs.Instructions) it cannot do without
+    """
+
+    name: str
+    file: str
+    op: str
+    family: str
+    format: str
+    where: Where
+    contract: str | None = None
+    quantiser: str | None = None
+    columns: int = 0
+    ladder: str = ""
+    threads: int = 128
+    shared_bytes: int = 0
+    rows: int = 1
+    alignment: int = 1
+    knobs: Mapping[str, int | str] = field(default_factory=dict)
+    requires: tuple[str, ...] = ()
+
+    @property
+    def archs(self) -> Condition | None:
+        """The architectures of its domain; None for all."""
+        return self.where.get("arch")
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What routes may say about a format without naming it.
+
+    numbers:    usable as ends of intervals, divisors and knobs
+    activation: the activation its file names; None for none
+    refused:    why there is no matmul kernel; "" where there is
+    """
+
+    format: str
+    numbers: Mapping[str, int]
+    activation: str | None
+    refused: str = ""
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """Everything routes can name: kernels and formats, from one list of plans."""
+
+    kernels: tuple[Kernel, ...]
+    facts: Mapping[str, Facts]
+
+    def of(self, op: str, format: str) -> tuple[Kernel, ...]:
+        """The kernels of one op and format, in plan order."""
+        return tuple(k for k in self.kernels if k.op == op and k.format == format)
+
+
+def catalog(
+    plans: Iterable[Plan], refused: Mapping[str, QgenError], formats: Mapping[str, Format], space: Space
+) -> Catalog:
+    """The catalog of what `qgen.plan.plan_all` returned for `formats`."""
+    plans = tuple(plans)
+    quantisers = {p.format: p.name for p in plans if isinstance(p, QuantizePlan)}
+    kernels: list[Kernel] = []
+    numbers: dict[str, dict[str, int]] = {name: {"block": f.block} for name, f in formats.items()}
+    for plan in plans:
+        if isinstance(plan, MatvecPlan):
+            kernels += _matvec(plan, quantisers.get(plan.format), space)
+            # A full team is a warp's worth of threads on one row; a quarter of it serves rows of few blocks.
+            team = 32 // plan.lanes
+            numbers[plan.format] |= {"lanes": plan.lanes, "full": team, "quarter": team // 4}
+        else:
+            kernels.append(_quantize(plan, space))
+    facts = {
+        name: Facts(name, numbers[name], f.activation, refused[name].found if name in refused else "")
+        for name, f in formats.items()
+    }
+    return Catalog(tuple(kernels), facts)
+
+
+def _integers(axis: Axis, lo: int, hi: int, multiple: int = 1) -> Ints:
+    return Ints(max(lo, axis.lo), min(hi, axis.hi), frozenset({multiple} - {1}))
+
+
+def _matvec(plan: MatvecPlan, quantiser: str | None, space: Space) -> list[Kernel]:
+    where: dict[str, Condition] = {
+        "op": frozenset({plan.op}),
+        "format": frozenset({plan.format}),
+        "activation": frozenset({plan.layout.activation}),
+        "storage": frozenset({plan.storage}),
+        "epilogue": frozenset({"none"}),
+        "contiguous": frozenset({"yes"}),
+        # The kernel counts rows and blocks in int32; K is held to the same bound because x is indexed by columns.
+        "K": _integers(space.axis("K"), plan.block, INT32_MAX, plan.block),
+        "N": _integers(space.axis("N"), 1, INT32_MAX),
+        "T": _integers(space.axis("T"), 1, 1),
+    }
+    return [
+        Kernel(
+            name=i.name, file=plan.file, op=plan.op, family=plan.family, format=plan.format, where=where,
+            contract=plan.contract.name, quantiser=quantiser, columns=1, threads=32 * plan.warps,
+            shared_bytes=i.shared_bytes, rows=plan.warps * i.warp_rows, alignment=plan.alignment,
+            knobs={"rows": i.rows, "team_blocks": i.team_blocks},
+        )
+        for i in plan.instances
+    ]  # fmt: skip
+
+
+def _quantize(plan: QuantizePlan, space: Space) -> Kernel:
+    where: dict[str, Condition] = {
+        "op": frozenset({plan.op}),
+        "format": frozenset({plan.format}),
+        "activation": frozenset({plan.layout.activation}),
+        "storage": frozenset({"native"}),
+        "epilogue": frozenset({"none"}),
+        "contiguous": frozenset({"yes"}),
+        "K": _integers(space.axis("K"), plan.layout.block, INT32_MAX, plan.layout.block),
+        "T": _integers(space.axis("T"), 1, 1),
+    }
+    return Kernel(
+        name=plan.name, file=plan.file, op=plan.op, family=plan.family, format=plan.format, where=where,
+        threads=32 * plan.warps, shared_bytes=plan.shared_bytes, alignment=4,
+    )  # fmt: skip

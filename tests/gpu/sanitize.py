@@ -1,0 +1,67 @@
+"""Every kernel on small matrices with tails, for compute-sanitizer to watch:
+
+    compute-sanitizer --tool memcheck --error-exitcode 9 python tests/gpu/sanitize.py [FORMAT ...]
+
+Each buffer is an allocation of its own and of exactly its size, so that a tool that watches allocations sees a step
+beside one; nothing comes from a pool. Results are held against the contract. Not a test by itself: pytest does not
+collect it, because the tools slow kernels down by a hundred times.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+import numpy as np
+
+from qgen import codec, contract, run
+from qgen.plan import Instance, MatvecPlan, plan_all
+from qgen.run.device import cupy_module
+from qgen.spec import load_formats
+from qgen.weights import Weight
+
+FORMATS = load_formats()
+
+
+def shapes(plan: MatvecPlan, instance: Instance) -> tuple[tuple[int, int], ...]:
+    """(rows, blocks a row): a tail of the row tile and of the steps, and less than one of either."""
+    return ((70, 3 * instance.team_blocks + 1), (1, 1))
+
+
+def check(cupy: Any, plan: MatvecPlan, instance: Instance, rows: int, blocks: int) -> bool:
+    """Whether the kernel gives the contract's bits for a matrix that lies at the end of its allocation."""
+    format = FORMATS[plan.format]
+    packed = codec.random_blocks(format, rows * blocks, seed=rows + blocks)
+    assert isinstance(packed, np.ndarray)
+    x = np.random.default_rng(blocks).standard_normal(blocks * format.block, dtype=np.float32)
+    # Begun as badly aligned as the format allows; the last block ends with the allocation.
+    data = cupy.asarray(np.concatenate([np.zeros(format.alignment, np.uint8), packed.reshape(-1)]))[format.alignment :]
+    weight = Weight.of(format, data, rows=rows, columns=x.size)
+    bound = run.bind(weight, instance=instance)
+    scratch = cupy.zeros(bound.workspace_bytes, dtype=cupy.uint8)
+    y = cupy.zeros(rows, dtype=cupy.float32)
+    bound(cupy.asarray(x), y, workspace=scratch)
+    wanted = contract.mul_mat(format, packed.reshape(rows, blocks, format.bytes), x)
+    return bool(np.array_equal(cupy.asnumpy(y).view(np.uint32), wanted.view(np.uint32)))
+
+
+def main(names: list[str]) -> int:
+    """Run all kernels, or those of the formats named; 1 when a result is wrong."""
+    cupy = cupy_module()
+    cupy.cuda.set_allocator(None)  # straight to cudaMalloc
+    plans = [p for p in plan_all(FORMATS)[0] if isinstance(p, MatvecPlan) and (not names or p.format in names)]
+    wrong, count, started = 0, 0, time.monotonic()
+    for plan in plans:
+        for instance in plan.instances:
+            for rows, blocks in shapes(plan, instance):
+                count += 1
+                if not check(cupy, plan, instance, rows, blocks):
+                    wrong += 1
+                    print(f"WRONG {instance.name}: {rows} rows of {blocks} blocks", flush=True)
+    print(f"{count} launches, {wrong} wrong, {time.monotonic() - started:.0f} s", flush=True)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
