@@ -10,7 +10,7 @@ from pathlib import Path
 from qgen import archs, build, dispatch, paths, tree
 from qgen.emit import Source, emit
 from qgen.errors import QgenError
-from qgen.plan import Plan, plan_all
+from qgen.plan import FragmentQuantizePlan, KsplitPlan, Plan, plan_all
 from qgen.spec import load_formats
 
 RESOURCES = "resources.json"
@@ -86,10 +86,22 @@ def compile_sources(
     *,
     show_progress: bool = True,
 ) -> dict[tuple[str, str], build.Cubin]:
-    """Compile every source for every architecture (or those in `names`). Raises QgenError on a failure or a spill."""
-    targets = names or [arch.name for arch in archs.load_archs().values()]
-    items = [(plan.file, source.text) for plan, source in zip(made.plans, made.sources, strict=True)]
-    return build.compile_all(items, targets, show_progress=show_progress)
+    """Compile every source for every architecture (or those in `names`) that has the instructions it needs.
+
+    Raises QgenError on a failure or a spill.
+    """
+    known = archs.load_archs()
+    targets = [known[name] for name in names or known]
+    done: dict[tuple[str, str], build.Cubin] = {}
+    # What needs instructions that an architecture lacks is not compiled for it; the dispatch never sends it there.
+    groups: dict[tuple[str, ...], list[tuple[str, str]]] = {}
+    for plan, source in zip(made.plans, made.sources, strict=True):
+        requires = plan.requires if isinstance(plan, KsplitPlan | FragmentQuantizePlan) else ()
+        able = tuple(a.name for a in targets if all(getattr(a.instructions, need) for need in requires))
+        groups.setdefault(able, []).append((plan.file, source.text))
+    for able, items in groups.items():
+        done |= build.compile_all(items, able, show_progress=show_progress)
+    return done
 
 
 def resources_file(cubins: Mapping[tuple[str, str], build.Cubin]) -> tree.File:

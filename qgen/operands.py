@@ -8,13 +8,13 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from qgen.errors import QgenError
 
 # Device types of the DLPack standard.
 _DLPACK_NAMES = {1: "the host", 2: "CUDA", 3: "pinned host memory", 10: "ROCm", 13: "CUDA managed memory"}
 _DLPACK_CUDA = (2, 13)
-_SHAPES = "[{0}] or [1, {0}]"
 
 
 class DeviceArray(Protocol):
@@ -63,24 +63,31 @@ def has_cuda_interface(operand: object) -> bool:
         return False
 
 
-def check_vector(name: str, array: DeviceArray, *, length: int, what: str, device: int) -> None:
-    """That `array` is a float32 vector of `length` on `device`, dense along it: shape [length] or [1, length].
+def check_matrix(
+    name: str, array: DeviceArray, *, length: int, what: str, device: int, tokens: int | None = None
+) -> int:
+    """That `array` holds float32 vectors of `length` on `device`: shape [T, length], or [length] for T = 1.
 
-    what: how messages name the length ("K" or "N"). Raises QgenError (stage "run").
+    Each must be dense, and they must lie apart by a whole number of elements and at least their length.
+    what: how messages name the length ("K" or "N"); tokens: the T it must have, None for any.
+    Returns T. Raises QgenError (stage "run").
     """
     check_device(name, array, device)
-    shapes = _SHAPES.format(f"{what} = {length}")
+    shapes = f"[{what} = {length}] or [T, {what} = {length}]"
     if array.dtype != np.float32:
         raise refusal(name, f"dtype {array.dtype}", "float32", f"convert it: {name}.astype('float32')")
     if not array.shape or len(array.shape) > 2 or array.shape[-1] != length:
-        raise refusal(name, f"shape {list(array.shape)}", shapes, f"pass one vector with {what} = {length} elements")
-    if len(array.shape) == 2 and array.shape[0] != 1:
+        raise refusal(name, f"shape {list(array.shape)}", shapes, f"pass vectors with {what} = {length} elements")
+    count = array.shape[0] if len(array.shape) == 2 else 1
+    if tokens is not None and count != tokens:
         raise refusal(
             name,
-            f"shape {list(array.shape)}: T = {array.shape[0]} tokens",
-            f"T = 1: {shapes}",
-            "call once per token; kernels for T > 1 are not built yet",
+            f"shape {list(array.shape)}: T = {count} tokens",
+            f"[{tokens}, {what} = {length}]: as many tokens as x has" + (f", or [{length}]" if tokens == 1 else ""),
+            f"give {name} one row for each row of x",
         )
+    if array.size == 0:
+        return count
     if length > 1 and array.strides[-1] != 4:
         raise refusal(
             name,
@@ -88,7 +95,20 @@ def check_vector(name: str, array: DeviceArray, *, length: int, what: str, devic
             "4 bytes: contiguous data",
             f"copy it: cupy.ascontiguousarray({name})",
         )
+    if count > 1 and (array.strides[0] < 4 * length or array.strides[0] % 4):
+        raise refusal(
+            name,
+            f"a stride of {array.strides[0]} bytes from row to row of shape {list(array.shape)}",
+            f"a multiple of 4, and at least {4 * length} = 4 x {what}: rows that do not overlap",
+            f"copy it: cupy.ascontiguousarray({name})",
+        )
     check_aligned(name, array, 4, "float32 data")
+    return count
+
+
+def row_stride(array: DeviceArray) -> int:
+    """Elements from one row of a checked float32 matrix to the next; the length of a row where there is only one."""
+    return array.strides[0] // 4 if len(array.shape) == 2 and array.shape[0] > 1 else array.shape[-1]
 
 
 def check_device(name: str, array: DeviceArray, device: int) -> None:
@@ -118,7 +138,7 @@ def check_workspace(array: DeviceArray, *, nbytes: int, alignment: int, device: 
     """That the scratch array can hold the quantised activation: uint8, dense, aligned. Raises QgenError ("run")."""
     name = "workspace"
     check_device(name, array, device)
-    hint = "get one with qgen.workspace(weight)"
+    hint = "get one with qgen.workspace(weight, tokens=T)"
     if array.dtype != np.uint8 or len(array.shape) != 1 or (array.size > 1 and array.strides[0] != 1):
         raise refusal(
             name,
@@ -132,13 +152,42 @@ def check_workspace(array: DeviceArray, *, nbytes: int, alignment: int, device: 
 
 
 def check_apart(arrays: dict[str, DeviceArray]) -> None:
-    """That no two of the arrays share a byte. Raises QgenError (stage "run")."""
-    spans = sorted((int(a.data.ptr), int(a.data.ptr) + a.nbytes, name) for name, a in arrays.items() if a.nbytes)
-    for (_, end, name), (begin, _, other) in zip(spans, spans[1:], strict=False):
-        if begin < end:
-            raise refusal(
-                other,
-                f"shares memory with {name}: it begins {end - begin} bytes before {name} ends",
-                "operands that do not overlap",
-                f"give {other} memory of its own",
-            )
+    """That no two of the arrays share a byte. Raises QgenError (stage "run").
+
+    Rows of two matrices may take turns in memory, as the halves of a fused buffer do.
+    """
+    found = [(_span(a), name, a) for name, a in arrays.items() if a.size]
+    for i, ((begin, end), name, a) in enumerate(found):
+        for (other_begin, other_end), other, b in found[:i]:
+            if begin < other_end and other_begin < end and _rows_meet(a, b):
+                first, second = (name, other) if begin <= other_begin else (other, name)
+                shared = min(end, other_end) - max(begin, other_begin)
+                raise refusal(
+                    second,
+                    f"shares memory with {first}: {shared} bytes lie within both",
+                    "operands that do not overlap",
+                    f"give {second} memory of its own",
+                )
+
+
+def _span(array: DeviceArray) -> tuple[int, int]:
+    """From the first byte to behind the last one."""
+    begin = int(array.data.ptr)
+    steps = sum((n - 1) * stride for n, stride in zip(array.shape, array.strides, strict=True))
+    return begin, begin + steps + int(array.dtype.itemsize)
+
+
+def _rows_meet(a: DeviceArray, b: DeviceArray) -> bool:
+    """Whether a row of one shares a byte with a row of the other, for matrices whose own rows lie apart."""
+    rows = np.concatenate([_rows(a), _rows(b)])
+    rows = rows[np.argsort(rows[:, 0], kind="stable")]
+    return bool(np.any(rows[1:, 0] < rows[:-1, 1]))
+
+
+def _rows(array: DeviceArray) -> NDArray[np.int64]:
+    """[begin, end) of every row in bytes; of the whole where it is one vector."""
+    begin, end = _span(array)
+    if len(array.shape) < 2:
+        return np.array([[begin, end]], dtype=np.int64)
+    begins = begin + np.arange(array.shape[0], dtype=np.int64) * array.strides[0]
+    return np.stack([begins, begins + array.shape[-1] * int(array.dtype.itemsize)], axis=1)

@@ -70,8 +70,11 @@ class Weight:
                 allowed="a format whose rows are whole blocks",
                 next="only `qgen.codec.decode` takes this format so far",
             )
-        if self.rows < 1 or self.columns < 1:
-            raise self._error(found=f"{self.rows} rows of {self.columns}", allowed="at least one row and one column")
+        if self.rows < 0 or self.columns < 1:
+            raise self._error(
+                found=f"{self.rows} rows of {self.columns}",
+                allowed="0 rows or more (with 0, every product is empty), and at least one column",
+            )
         quotient, rest = divmod(self.columns, self.format.block)
         if rest:
             raise self._error(
@@ -104,7 +107,7 @@ class Weight:
     @property
     def nbytes(self) -> int:
         """Bytes from the first row's first byte to the last row's last."""
-        return (self.rows - 1) * self.row_stride_bytes + self.row_bytes
+        return (self.rows - 1) * self.row_stride_bytes + self.row_bytes if self.rows else 0
 
     @property
     def on_host(self) -> bool:

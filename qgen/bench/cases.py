@@ -7,9 +7,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from qgen.dispatch import routed_instance
+from qgen.archs import load_archs
+from qgen.dispatch import routed_instance, routed_rung
 from qgen.errors import QgenError
-from qgen.plan import Instance, MatvecPlan, Plan, QuantizePlan
+from qgen.plan import FragmentQuantizePlan, Instance, KsplitPlan, MatvecPlan, Plan, QuantizePlan, Rung
 from qgen.spec import Format
 
 SHAPES = ("14336x4096", "4096x14336", "4096x4096", "262144x640")
@@ -73,6 +74,21 @@ class Candidate:
 
 
 @dataclass(frozen=True)
+class RungCandidate:
+    """One rung of a ladder that serves a case. `routed`: the one that a call without a wish gets."""
+
+    plan: KsplitPlan
+    quantize: FragmentQuantizePlan
+    instance: Rung
+    routed: bool
+
+    @property
+    def label(self) -> str:
+        """Columns and warps: what differs between the rungs of a ladder."""
+        return f"t{self.instance.columns}_w{self.instance.warps}"
+
+
+@dataclass(frozen=True)
 class Skipped:
     """A format, or a format at a shape, that is not measured, and why."""
 
@@ -133,14 +149,17 @@ def cases(
     return found, skipped
 
 
-def candidates(case: Case, plans: Iterable[Plan], *, every: bool, arch: str) -> list[Candidate]:
-    """The kernels for a case: the one routed on `arch`, or with `every` all instances of all plans that take it.
+def candidates(case: Case, plans: Iterable[Plan], *, every: bool, arch: str) -> list[Candidate | RungCandidate]:
+    """The kernels for a case: the one routed on `arch`, or with `every` all instances of the routed family.
 
     Raises QgenError when no plan takes the case.
     """
     own = [plan for plan in plans if plan.format == case.format.name]
     quantizers = {plan.layout.name: plan for plan in own if isinstance(plan, QuantizePlan)}
-    found = []
+    found: list[Candidate | RungCandidate] = []
+    if case.tokens > 1:
+        rung = routed_rung(case.format, case.shape.rows, case.shape.columns, case.tokens, arch)
+        found += [c for c in _rungs(own, arch, rung) if every or c.routed]
     for plan in own:
         if isinstance(plan, MatvecPlan) and case.tokens == 1:
             routed = routed_instance(plan, case.shape.rows, case.shape.columns, arch)
@@ -154,7 +173,30 @@ def candidates(case: Case, plans: Iterable[Plan], *, every: bool, arch: str) -> 
             stage="bench",
             subject=str(case),
             found="no kernel takes it",
-            allowed="T = 1",
+            allowed="a format and a token count with a kernel",
             next="leave this token count out",
         )
     return found
+
+
+def ladder_candidates(case: Case, plans: Sequence[Plan], *, arch: str) -> list[Candidate | RungCandidate]:
+    """What may compete for a case of any token count: the routed kernel and every rung that runs on `arch`.
+
+    Raises QgenError when no plan takes the case.
+    """
+    own = [plan for plan in plans if plan.format == case.format.name]
+    found = candidates(case, own, every=True, arch=arch)
+    return found if case.tokens > 1 else [*(c for c in found if c.routed), *_rungs(own, arch, None)]
+
+
+def _rungs(plans: Iterable[Plan], arch: str, routed: Rung | None) -> list[RungCandidate]:
+    plans = tuple(plans)
+    quantizers = {plan.layout.name: plan for plan in plans if isinstance(plan, FragmentQuantizePlan)}
+    device = load_archs()[arch]
+    return [
+        RungCandidate(plan, quantizers[plan.layout.name], rung, rung == routed)
+        for plan in plans
+        if isinstance(plan, KsplitPlan) and all(getattr(device.instructions, need) for need in plan.requires)
+        for rung in plan.rungs
+        if rung.shared_bytes <= device.shared_per_block_optin
+    ]

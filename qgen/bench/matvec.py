@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qgen import codec, contract, emit, plan
-from qgen.bench.cases import Candidate, Case
-from qgen.bench.machine import Machine
+from qgen.bench.cases import Candidate, Case, RungCandidate
+from qgen.bench.machine import Grid, Machine
 from qgen.bench.protocol import Rotation
 from qgen.spec import Format
 
@@ -38,24 +38,30 @@ def _text(chosen: plan.Plan) -> str:
 
 
 class Operands:
-    """The inputs of a case on the machine. The weights are `buffer`, filled with the format's pattern by the caller."""
+    """The inputs of a case on the machine. The weights are `buffer`, filled with the format's pattern by the caller.
+
+    A case of fewer tokens has the first of those of a case of more.
+    """
 
     def __init__(self, machine: Machine, case: Case, buffer: Any, turn: Rotation, blocks: NDArray[np.uint8]) -> None:
         self.machine, self.case, self.buffer, self.turn, self.pattern = machine, case, buffer, turn, blocks
         rng = np.random.default_rng((SEED, case.shape.rows, case.shape.columns))
+        inner = rng.integers(0, case.shape.rows, SAMPLE)
         self.host_x = rng.standard_normal((case.tokens, case.shape.columns), dtype=np.float32)
         self.x = machine.put(self.host_x)
         self.y = machine.put(np.zeros((case.tokens, case.shape.rows), dtype=np.float32))
-        inner = rng.integers(0, case.shape.rows, SAMPLE)
         self.sample = np.unique(np.concatenate([[0, case.shape.rows - 1], inner])[:SAMPLE])
         self._activations: dict[str, Any] = {}
 
-    def activation(self, matvec: plan.MatvecPlan) -> Any:
+    def activation(self, chosen: plan.MatvecPlan | plan.KsplitPlan) -> Any:
         """Scratch for the quantised x, shared by the plans of one layout."""
-        if matvec.layout.name not in self._activations:
-            nbytes = matvec.workspace_bytes(self.case.blocks)
-            self._activations[matvec.layout.name] = self.machine.put(np.zeros(nbytes, dtype=np.uint8))
-        return self._activations[matvec.layout.name]
+        if chosen.layout.name not in self._activations:
+            if isinstance(chosen, plan.MatvecPlan):
+                nbytes = chosen.workspace_bytes(self.case.blocks)
+            else:
+                nbytes = chosen.workspace_bytes(self.case.blocks, self.case.tokens)
+            self._activations[chosen.layout.name] = self.machine.put(np.zeros(nbytes, dtype=np.uint8))
+        return self._activations[chosen.layout.name]
 
     def wanted(self) -> F32:
         """float32[tokens, sample]: what the contract says for the rows of `sample`."""
@@ -66,6 +72,8 @@ class Operands:
 
 class Runnable:
     """A candidate's two launches. `quantise(i)` and `multiply(i)` issue them for the i-th copy of the weights."""
+
+    grids: tuple[Grid, Grid]
 
     def __init__(self, operands: Operands, candidate: Candidate) -> None:
         """Loads both kernels. Raises QgenError when one does not compile or load."""
@@ -115,8 +123,47 @@ class Runnable:
         return self._operands.machine.capture(issue, launches), launches
 
 
-def make(operands: Operands, candidate: Candidate) -> Runnable:
+class RungRunnable(Runnable):
+    """The two launches of a rung, for all tokens of the case at once."""
+
+    def __init__(self, operands: Operands, candidate: RungCandidate) -> None:
+        """Loads both kernels. Raises QgenError when one does not compile or load."""
+        self._operands = operands
+        machine, case = operands.machine, operands.case
+        ladder, quantize, rung = candidate.plan, candidate.quantize, candidate.instance
+        first, columns = plan.launch_quantize_fragments(quantize, case.blocks, case.tokens)
+        self._quantize = machine.kernel(
+            quantize.file, _text(quantize), quantize.name, threads=first.block, shared=first.shared
+        )
+        self._matmul = machine.kernel(
+            ladder.file, _text(ladder), rung.name, threads=32 * rung.warps, shared=rung.shared_bytes
+        )
+        self.resident = self._matmul.resident
+        second, tiles = plan.launch_ksplit(
+            ladder, rung, case.shape.rows, case.tokens, machine.facts.multiprocessors, self.resident
+        )
+        self.grids = (first.grid, columns), (second.grid, tiles)
+        self._activation = operands.activation(ladder)
+
+    def quantise(self, _: int) -> None:
+        """x to int8."""
+        o = self._operands
+        sizes = np.int64(o.case.shape.columns), np.int32(o.case.blocks), np.int32(o.case.tokens)
+        o.machine.launch(self._quantize, self.grids[0], (o.x, *sizes, self._activation))
+
+    def multiply(self, i: int) -> None:
+        """The product with the weights of copy i."""
+        o = self._operands
+        weight = o.machine.at(o.buffer, o.turn.offset(i))
+        sizes = np.int64(o.case.row_bytes), np.int32(o.case.shape.rows), np.int32(o.case.blocks)
+        args = (weight, *sizes, np.int32(o.case.tokens), self._activation, o.y, np.int64(o.case.shape.rows))
+        o.machine.launch(self._matmul, self.grids[1], args)
+
+
+def make(operands: Operands, candidate: Candidate | RungCandidate) -> Runnable:
     """The candidate, loaded. Raises QgenError when one of its kernels does not compile or load."""
+    if isinstance(candidate, RungCandidate):
+        return RungRunnable(operands, candidate)
     return Runnable(operands, candidate)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from qgen.bench.ladder_text import kernels, sweeps
 from qgen.bench.records import Report, Row
 from qgen.errors import QgenError
 
@@ -39,6 +40,50 @@ def write(report: Report, folder: Path) -> list[str]:
         figure.savefig(folder / name, dpi=110, bbox_inches="tight")
         pyplot.close(figure)
     return list(made)
+
+
+def write_ladder(report: Report, folder: Path) -> list[str]:
+    """Write cost against tokens, a picture a sweep; their file names. Raises QgenError without Matplotlib."""
+    timed = [own for own in sweeps(report) if any(row.us for row in own)]
+    if not timed:
+        return []
+    pyplot = _pyplot()
+    names = []
+    for own in timed:
+        figure = _ladder_plot(pyplot, own)
+        names.append(f"ladder_{own[0].format.lower()}_{own[0].shape}.png")
+        figure.savefig(folder / names[-1], dpi=110, bbox_inches="tight")
+        pyplot.close(figure)
+    return names
+
+
+def _ladder_plot(pyplot: Any, own: Sequence[Row]) -> Any:
+    """Microseconds against tokens: a line a kernel, the routed one thick, peers as dots, the read floor as a line."""
+    figure, axes = pyplot.subplots(figsize=_SIZE)
+    for number, (name, rows) in enumerate(kernels(own).items()):
+        found = [(row.tokens, row.us) for row in rows if row.us]
+        if found:
+            axes.plot(*zip(*found, strict=True), ".-", color=f"C{number}", linewidth=0.8, label=name)
+    routed = [(row.tokens, row.us) for row in own if row.routed and row.us]
+    if routed:
+        axes.plot(*zip(*routed, strict=True), "-", color="black", linewidth=3, alpha=0.3, label="what a call gets")
+    floor = next((row.read_floor for row in own if row.read_floor), None)
+    if floor:
+        axes.axhline(floor.us.median, color="black", linestyle="--", linewidth=0.8, label="read floor")
+    peers: dict[str, list[tuple[int, float]]] = {}
+    for row in own:
+        for figure_of in row.peers if row.routed else ():
+            peers.setdefault(f"{figure_of.peer} {figure_of.row} (measured earlier)", []).append(
+                (row.tokens, figure_of.us)
+            )
+    for marker, (name, points) in zip("ovs^D*", peers.items(), strict=False):
+        axes.plot(*zip(*points, strict=True), marker, color="gray", markersize=5, label=name)
+    first = own[0]
+    axes.set(xlabel="tokens", ylabel="us a call, quantisation included", title=f"{first.format}, {first.shape}")
+    axes.set_ylim(bottom=0)
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=7)
+    return figure
 
 
 def _floor_plot(pyplot: Any, rows: Sequence[Row]) -> Any:

@@ -100,7 +100,7 @@ def choose(format: str, shape: str, kernel: str | None) -> tuple[Case, Candidate
             allowed=f"a multiple of {chosen.block}, the block of {chosen.name}",
             next="choose another K",
         )
-    found = candidates(case, plans, every=kernel is not None, arch=ARCH)
+    found = [c for c in candidates(case, plans, every=kernel is not None, arch=ARCH) if isinstance(c, Candidate)]
     for candidate in found:
         if kernel in (None, candidate.instance.name, candidate.label):
             return case, candidate

@@ -44,6 +44,7 @@ class Row:
     resident: int
     bits_per_weight: float
     weight_bytes: int
+    grid_y: int = 1
     problem: str = ""
     times: Times | None = None
     read_floor: Floor | None = None
@@ -89,6 +90,11 @@ class Report:
     def ok(self) -> bool:
         """Whether every kernel gave the bits it must give, and the run came to its end."""
         return not self.aborted and not any(row.problem for row in self.rows)
+
+    def case_of(self, row: Row) -> list[Row]:
+        """The rows of the same case, in the order they were taken."""
+        key = (row.format, row.shape, row.tokens)
+        return [r for r in self.rows if (r.format, r.shape, r.tokens) == key]
 
     def routed(self) -> list[Row]:
         """The rows of the kernels that a user gets."""

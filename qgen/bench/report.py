@@ -55,10 +55,10 @@ def table(report: Report) -> str:
             "spread%",
             "peers (us, times faster)",
         )
-        lines += ["", *_columns([head, *(_cells(row) for row in _shown(report))])]
+        lines += ["", *columns([head, *(_cells(row) for row in _shown(report))])]
     if report.floors:
         floor_head = ("MB", "read us", "GB/s", "read by", "chain us", "GB/s", "chain by")
-        lines += ["", *_columns([floor_head, *(_floor_cells(read, chain) for read, chain in report.floors)])]
+        lines += ["", *columns([floor_head, *(_floor_cells(read, chain) for read, chain in report.floors)])]
     lines += [f"WRONG {row.kernel} at {row.shape}: {row.problem}" for row in report.rows if row.problem]
     if report.aborted:
         lines.append(f"STOPPED at {report.aborted}")
@@ -101,7 +101,8 @@ def _floor_cells(read: Floor, chain: Floor | None) -> tuple[str, ...]:
     return (*cells, NO_FIGURE, NO_FIGURE, NO_FIGURE)
 
 
-def _columns(cells: Sequence[Sequence[str]]) -> list[str]:
+def columns(cells: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of a table for the terminal."""
     widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
     return ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in cells]
 
@@ -109,13 +110,14 @@ def _columns(cells: Sequence[Sequence[str]]) -> list[str]:
 # ---- markdown ----------------------------------------------------------------------------------------------------
 
 
-def _markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Lines of a table in markdown, and an empty one."""
     return [f"| {' | '.join(head)} |", "|" + "---|" * len(head), *(f"| {' | '.join(row)} |" for row in rows), ""]
 
 
 def markdown(report: Report, plots: Sequence[str] = ()) -> str:
     """The report to keep under docs/benchmarks. plots: file names beside it."""
-    lines = ["# qgen bench", "", *_conditions(report), ""]
+    lines = ["# qgen bench", "", *conditions_lines(report), ""]
     lines += [f"![{name.removesuffix('.png').replace('_', ' ')}]({name})" for name in plots]
     lines += [""] * bool(plots)
     for shape in dict.fromkeys(row.shape for row in report.rows):
@@ -127,7 +129,7 @@ def markdown(report: Report, plots: Sequence[str] = ()) -> str:
     if report.floors:
         lines += ["## Floors", ""]
         head = ("MB", "read, us", "GB/s", "by", "chain, us", "GB/s", "by")
-        lines += _markdown_table(head, (_floor_cells(read, chain) for read, chain in report.floors))
+        lines += markdown_table(head, (_floor_cells(read, chain) for read, chain in report.floors))
     if report.skipped:
         lines += ["## Not measured", "", *(f"- {s.what}: {s.reason}" for s in report.skipped), ""]
     wrong = [f"- `{row.kernel}` at {row.shape}: {row.problem}" for row in report.rows if row.problem]
@@ -136,7 +138,11 @@ def markdown(report: Report, plots: Sequence[str] = ()) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _conditions(report: Report) -> list[str]:
+CHECKED = "its sampled rows are the contract's bits, and all rows of all kernels of a case are equal"
+
+
+def conditions_lines(report: Report, checked: str = CHECKED) -> list[str]:
+    """Device, software, protocol and remarks as a list in markdown. checked: how each result was judged."""
     c = report.conditions
     lines = [
         f"- device: {c.facts.name} ({c.facts.arch}, {c.facts.multiprocessors} multiprocessors, "
@@ -155,7 +161,6 @@ def _conditions(report: Report) -> list[str]:
         "passes, one pass a kernel and round; `us` is a call with the quantisation of the activation, `alone` without"
     )
     if any(row.times for row in report.rows):
-        checked = "its sampled rows are the contract's bits, and all rows of all kernels of a case are equal"
         lines.append(f"- results: every kernel that has a time was judged in this run: {checked}")
     if report.no_chain:
         lines.append(f"- no chain floor: {report.no_chain}")
@@ -180,7 +185,7 @@ def _shape_section(report: Report, shape: str, tokens: int) -> list[str]:
                 (format, kernel, megabytes, us, alone, quantise, speed, floor_us, read, chain_us, chain, spread, beside)
             )
     title = f"## {shape.replace('x', ' x ')}, T = {tokens}"
-    lines = [title, "", *_markdown_table(head, rows)]
+    lines = [title, "", *markdown_table(head, rows)]
     own = [row for row in report.routed() if row.us and (row.shape, row.tokens) == (shape, tokens)]
     for peer in dict.fromkeys(f.peer for row in own for f in row.peers):
         # Against the fastest that the peer has beside each format.
@@ -213,7 +218,7 @@ def _promises(report: Report) -> list[str]:
     if not rows:
         return []
     head = ("format", "N x K", "us", "held against", "times", "allowed us", "verdict")
-    return ["## Named comparisons", "", *_markdown_table(head, rows)]
+    return ["## Named comparisons", "", *markdown_table(head, rows)]
 
 
 def _candidates(report: Report) -> list[str]:
@@ -228,7 +233,7 @@ def _candidates(report: Report) -> list[str]:
              number(row.us), number(alone.median if alone else None), number(alone.low if alone else None),
              number(alone.high if alone else None))
         )  # fmt: skip
-    return ["## All candidates", "", *_markdown_table(head, rows)]
+    return ["## All candidates", "", *markdown_table(head, rows)]
 
 
 # ---- CSV ---------------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from qgen.bench.cases import (
     SHAPES,
     Candidate,
     Case,
+    RungCandidate,
     candidates,
     cases,
     choose_formats,
@@ -28,7 +29,7 @@ from qgen.bench.matvec import Operands, Runnable, difference, make, pattern
 from qgen.bench.protocol import SPREAD_ALLOWED, measure, rotation
 from qgen.bench.records import Report, Row, Times
 from qgen.errors import QgenError
-from qgen.plan import Plan, plan_all
+from qgen.plan import MatvecPlan, Plan, QuantizePlan, plan_all
 from qgen.progress import progress
 from qgen.spec import load_formats
 
@@ -78,26 +79,34 @@ def bench(options: Options, machine: Machine, *, show_progress: bool = True) -> 
     chosen = choose_formats(wanted, load_formats(), plans)
     shapes = [parse_shape(s) for s in options.shapes or (QUICK_SHAPES if options.quick else SHAPES)]
     todo, skipped = cases(chosen, shapes)
-    facts = machine.facts
-    report = Report(
-        conditions=Conditions(facts, now(), options.command, options.label, revision(), software()),
-        skipped=skipped,
-    )
-    states = report.conditions.states
-    _note_state(states, "before", read_state(facts.bus))
-    report.conditions.others = other_processes(facts.bus, os.getpid())
+    report = opened(machine, options.command, options.label)
+    report.skipped += skipped
     if options.floors_only:
         _floors_only(machine, options.rounds, report)
     else:
         _compile(machine, todo, plans)
         _measure_cases(machine, todo, plans, options, report, show_progress=show_progress)
+    close(report)
+    return report
+
+
+def opened(machine: Machine, command: str, label: str) -> Report:
+    """A report without rows: the conditions before the run."""
+    facts = machine.facts
+    report = Report(conditions=Conditions(facts, now(), command, label, revision(), software()))
+    _note_state(report.conditions.states, "before", read_state(facts.bus))
+    report.conditions.others = other_processes(facts.bus, os.getpid())
+    return report
+
+
+def close(report: Report) -> None:
+    """What conditions and spread say against the figures goes into the notes."""
     report.conditions.judge()
     wide = report.wide()
     if wide:
         report.conditions.notes.append(
             f"{len(wide)} of {len(report.rows)} rows have passes that spread by more than {SPREAD_ALLOWED:.0%}"
         )
-    return report
 
 
 def _note_state(states: dict[str, State], name: str, state: State | None) -> None:
@@ -105,7 +114,7 @@ def _note_state(states: dict[str, State], name: str, state: State | None) -> Non
         states[name] = state
 
 
-def _loaded_state(machine: Machine, name: str, graph: Any, report: Report) -> None:
+def loaded_state(machine: Machine, name: str, graph: Any, report: Report) -> None:
     """The clocks while the device is at work."""
 
     def work() -> None:
@@ -117,7 +126,9 @@ def _loaded_state(machine: Machine, name: str, graph: Any, report: Report) -> No
 
 def _compile(machine: Machine, todo: Sequence[Case], plans: Sequence[Plan]) -> None:
     names = {case.format.name for case in todo}
-    texts = {plan.file: emit.emit(plan).text for plan in plans if plan.format in names}
+    # The cases are all of one token: no need to wait for the ladders.
+    wanted = [p for p in plans if p.format in names and isinstance(p, MatvecPlan | QuantizePlan)]
+    texts = {plan.file: emit.emit(plan).text for plan in wanted}
     machine.compile({floors.FILE: floors.text(), **texts})
 
 
@@ -134,7 +145,7 @@ def _floors_only(machine: Machine, rounds: int, report: Report) -> None:
     for size, turn in turns.items():
         graphs = rulers.graphs(buffer, size, turn)
         report.floors.append(rulers.best(measure(machine, graphs, rounds), size))
-    _loaded_state(machine, "loaded, last", next(iter(graphs.values()))[0], report)
+    loaded_state(machine, "loaded, last", next(iter(graphs.values()))[0], report)
 
 
 def _measure_cases(
@@ -173,9 +184,9 @@ def _measure_cases(
                     rulers.check(buffer, min(floors.CHECKED, total))
                 operands = Operands(machine, case, buffer, turns[case], blocks)
                 rows, graph = _measure_case(operands, rulers, plans, options)
-                report.rows += [_beside(row, table, machine.facts.name) for row in rows]
+                report.rows += [beside_peers(row, table, machine.facts.name) for row in rows]
                 if number in (0, len(todo) - 1):
-                    _loaded_state(machine, "loaded, last" if number else "loaded, first", graph, report)
+                    loaded_state(machine, "loaded, last" if number else "loaded, first", graph, report)
             except QgenError as error:
                 report.aborted = f"{case}: {error.subject}: {error.found} ({error.next})"
                 return
@@ -201,7 +212,7 @@ def _measure_case(
         if not problem:
             first = y if first is None else first
             right.append((len(rows), runnable))
-        rows.append(_row(case, candidate, runnable, problem))
+        rows.append(make_row(case, candidate, runnable, problem))
     floor_graphs = rulers.graphs(operands.buffer, case.weight_bytes, turn)
     graphs = dict(floor_graphs)
     for number, runnable in right:
@@ -216,7 +227,9 @@ def _measure_case(
     return [replace(row, read_floor=read, chain_floor=chain) for row in rows], next(iter(floor_graphs.values()))[0]
 
 
-def _row(case: Case, candidate: Candidate, runnable: Runnable, problem: str) -> Row:
+def make_row(case: Case, candidate: Candidate | RungCandidate, runnable: Runnable, problem: str) -> Row:
+    """A row without times."""
+    grid = runnable.grids[1]
     return Row(
         format=case.format.name,
         rows=case.shape.rows,
@@ -227,7 +240,8 @@ def _row(case: Case, candidate: Candidate, runnable: Runnable, problem: str) -> 
         kernel=candidate.instance.name,
         launch=candidate.label,
         routed=candidate.routed,
-        grid=runnable.grids[1],
+        grid=grid[0] if isinstance(grid, tuple) else grid,
+        grid_y=grid[1] if isinstance(grid, tuple) else 1,
         resident=runnable.resident,
         bits_per_weight=case.format.bits_per_weight,
         weight_bytes=case.weight_bytes,
@@ -235,7 +249,7 @@ def _row(case: Case, candidate: Candidate, runnable: Runnable, problem: str) -> 
     )
 
 
-def _beside(row: Row, table: peers.Peers, device: str) -> Row:
+def beside_peers(row: Row, table: peers.Peers, device: str) -> Row:
     """With the peers' figures, where they were taken on such a device."""
     same = device.startswith(table.device)
     return replace(row, peers=table.beside(row.format, row.shape, row.tokens)) if same else row

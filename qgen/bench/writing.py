@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from qgen.bench import plots as pictures
@@ -11,9 +12,17 @@ from qgen.bench.records import Report
 from qgen.errors import QgenError
 
 
-def write(report: Report, folder: Path, *, plots: bool) -> list[Path]:
+def write(
+    report: Report,
+    folder: Path,
+    *,
+    plots: bool,
+    page: Callable[[Report, Sequence[str]], str] = texts.markdown,
+    draw: Callable[[Report, Path], list[str]] = pictures.write,
+) -> list[Path]:
     """Write results.json, results.csv, report.md and, with `plots`, the pictures; the paths written.
 
+    page, draw: what makes report.md, and the pictures
     Raises QgenError when the folder cannot be written, and, after everything else is written, when plots are wanted
     and Matplotlib is missing.
     """
@@ -22,13 +31,13 @@ def write(report: Report, folder: Path, *, plots: bool) -> list[Path]:
         files = {
             "results.json": json.dumps(report.to_json(), indent=1) + "\n",
             "results.csv": texts.csv_text(report),
-            "report.md": texts.markdown(report),
+            "report.md": page(report, ()),
         }
         for name, text in files.items():
             (folder / name).write_text(text, encoding="utf-8")
         if plots:
-            names = pictures.write(report, folder)
-            (folder / "report.md").write_text(texts.markdown(report, names), encoding="utf-8")
+            names = draw(report, folder)
+            (folder / "report.md").write_text(page(report, names), encoding="utf-8")
             files |= dict.fromkeys(names, "")
     except OSError as error:
         raise QgenError(

@@ -80,7 +80,12 @@ def _print(made: Explanation) -> None:
         facts = made.kernel
         print(f"kernel {facts['name']}")
         print(f"  family {facts['family']}, contract {facts['contract'] or 'none'}, file {facts['file']}")
-        print(f"  {facts['threads']} threads a block, {facts['shared_bytes']} bytes of shared memory, {facts['rows']} rows a step")
+        print(
+            f"  {facts['threads']} threads a block, {facts['shared_bytes']} bytes of shared memory, "
+            f"{facts['rows']} rows a step"
+        )
+        if facts["columns"] > 1:
+            print(f"  a ladder's rung of {facts['columns']} columns: computes that many tokens at a time")
         if facts["quantiser"]:
             print(f"  x comes from {facts['quantiser']}")
     else:

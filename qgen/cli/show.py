@@ -9,7 +9,7 @@ from typing import Any
 from qgen import generate
 from qgen.cli import emit_json
 from qgen.errors import QgenError
-from qgen.plan import MatvecPlan, Plan
+from qgen.plan import ActivationLayout, FragmentLayout, KsplitPlan, MatvecPlan, Plan
 from qgen.spec import load_formats
 
 
@@ -37,10 +37,12 @@ def run(args: argparse.Namespace) -> int:
     if format_name in formats:
         matches = [p for p in made.plans if p.format == format_name and isinstance(p, MatvecPlan)]
         plan: Plan = matches[0]
+        ladder = next((p for p in made.plans if p.format == format_name and isinstance(p, KsplitPlan)), None)
         text = made.source_of(plan.file)[1].text
     else:
         try:
             plan, source = made.source_of(args.name)
+            ladder = None
             text = source.text
         except QgenError as error:
             raise QgenError(
@@ -64,26 +66,46 @@ def run(args: argparse.Namespace) -> int:
             f"digits from {s.digit}" for s in field.segments
         ]
         print(f"  field   {field.name}: {field.entries} x {field.type or field.kind}, {'; '.join(places)}")
-    layout = plan.layout
-    print(
-        f"layout    {layout.name}: activation {layout.activation}, {layout.lanes} thread(s) a block, "
-        f"{layout.chunks} x 16 bytes each, {layout.sum_slots} sum(s)"
-    )
-    if isinstance(plan, MatvecPlan):
+    _print_layout(plan.layout)
+    if isinstance(plan, MatvecPlan | KsplitPlan):
         c = plan.contract
         print(f"contract  {c.name}: units of {c.unit}, {c.slices} slices by block, halving tree; {', '.join(c.terms)}")
         print(
             f"plan      {plan.op}, family {plan.family}, {plan.storage} storage; "
             f"largest integer sum {plan.largest_sum}; read factor {plan.read_factor:.2f}"
         )
-        for i in plan.instances:
-            print(
-                f"  kernel  {i.name}: {i.rows} row(s) x {i.teams} team(s) a warp, {i.team_blocks} blocks at once, "
-                f"{i.stages} stages, {i.shared_bytes} B shared"
-            )
+        _print_variants(plan)
     else:
         print(f"plan      {plan.op}, family {plan.family}\n  kernel  {plan.name}")
     print(f"file      generated/{plan.family}/{plan.file}.cu")
+    if ladder is not None:
+        print(f"\nmore than one token: family {ladder.family}, contract {ladder.contract.name}")
+        _print_layout(ladder.layout)
+        _print_variants(ladder)
+        print(f"file      generated/{ladder.family}/{ladder.file}.cu")
     if args.text:
         print("\n" + text, end="")
     return 0
+
+
+def _print_layout(layout: ActivationLayout | FragmentLayout) -> None:
+    if isinstance(layout, FragmentLayout):
+        shape = f"eight tokens a tile, {layout.chunks} x {4 * layout.piece_words} bytes a thread, token and block"
+    else:
+        shape = f"{layout.lanes} thread(s) a block, {layout.chunks} x 16 bytes each, {layout.sum_slots} sum(s)"
+    print(f"layout    {layout.name}: activation {layout.activation}, {shape}")
+
+
+def _print_variants(plan: MatvecPlan | KsplitPlan) -> None:
+    if isinstance(plan, KsplitPlan):
+        for r in plan.rungs:
+            print(
+                f"  kernel  {r.name}: {r.columns} tokens a CTA, {r.warps} warps, {r.stages} stages of "
+                f"{r.stage_blocks} blocks, {r.shared_bytes} B shared"
+            )
+        return
+    for i in plan.instances:
+        print(
+            f"  kernel  {i.name}: {i.rows} row(s) x {i.teams} team(s) a warp, {i.team_blocks} blocks at once, "
+            f"{i.stages} stages, {i.shared_bytes} B shared"
+        )

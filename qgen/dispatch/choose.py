@@ -2,23 +2,50 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 from qgen.dispatch.request import Request
 from qgen.dispatch.table import lookup
 from qgen.errors import QgenError
-from qgen.plan import Instance, MatvecPlan
+from qgen.plan import Instance, MatvecPlan, Rung, plan_ksplit
+from qgen.spec import Format
+
+V = TypeVar("V", Instance, Rung)
 
 
-def routed_instance(plan: MatvecPlan, rows: int, columns: int, arch: str) -> Instance:
-    """The variant for a weight of `rows` x `columns` on `arch`. Raises QgenError with the reason of a refusal."""
-    request = Request("mul_mat", plan.format, plan.contract.activation, T=1, N=rows, K=columns, arch=arch)
+def routed_instance(plan: MatvecPlan, rows: int, columns: int, arch: str, policy: str = "fastest") -> Instance:
+    """The variant for one token and a weight of `rows` x `columns` on `arch`.
+
+    Raises QgenError with the reason of a refusal.
+    """
+    return _routed(plan.format, plan.contract.activation, plan.instances, 1, rows, columns, arch, policy)
+
+
+def routed_rung(format: Format, rows: int, columns: int, tokens: int, arch: str, policy: str = "fastest") -> Rung:
+    """The rung for `tokens` > 1 tokens and a weight of `rows` x `columns` on `arch`.
+
+    Raises QgenError with the reason of a refusal.
+    """
+    try:
+        rungs: tuple[Rung, ...] = plan_ksplit(format).rungs
+    except QgenError:  # the dispatch has better words for a format without a ladder
+        rungs = ()
+    return _routed(format.name, format.activation or "none", rungs, tokens, rows, columns, arch, policy)
+
+
+def _routed(
+    format: str, activation: str, variants: tuple[V, ...], tokens: int, rows: int, columns: int, arch: str, policy: str
+) -> V:
+    request = Request("mul_mat", format, activation, T=tokens, N=rows, K=columns, arch=arch, policy=policy)
     decision = lookup(request)
-    for instance in plan.instances:
-        if instance.name == decision.kernel:
-            return instance
+    for variant in variants:
+        if variant.name == decision.kernel:
+            return variant
     raise QgenError(
         stage="dispatch",
-        subject=f"{plan.format} {rows} x {columns} on {arch}",
+        subject=f"{format} {rows} x {columns}, T = {tokens}, on {arch}",
         found=decision.reason or f"kernel {decision.kernel}, which this plan does not make",
         allowed="a request that the dispatch serves",
-        next=f"qgen explain --op mul_mat --format {plan.format} --arch {arch} -T 1 -N {rows} -K {columns}",
+        next=f"qgen explain --op mul_mat --format {format} --arch {arch} -T {tokens} -N {rows} -K {columns}"
+        + ("" if policy == "fastest" else f" --policy {policy}"),
     )

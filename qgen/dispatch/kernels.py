@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from qgen.archs import Arch, load_archs
 from qgen.dispatch.space import Axis, Condition, Ints, Space, Where
 from qgen.errors import QgenError
-from qgen.plan import MatvecPlan, Plan, QuantizePlan
+from qgen.plan import MAX_TOKENS, FragmentQuantizePlan, KsplitPlan, MatvecPlan, Plan, QuantizePlan
 from qgen.spec.records import Format
 
 INT32_MAX = 2**31 - 1
+MAX_ROWS = INT32_MAX - 127  # kernels round rows up to whole tiles of at most 128 in int32
 
 
 @dataclass(frozen=True)
@@ -89,17 +91,25 @@ def catalog(
 ) -> Catalog:
     """The catalog of what `qgen.plan.plan_all` returned for `formats`."""
     plans = tuple(plans)
-    quantisers = {p.format: p.name for p in plans if isinstance(p, QuantizePlan)}
+    archs = load_archs()
+    # A matmul kernel's quantiser is the one that writes the layout it reads.
+    quantisers = {p.layout.name: p.name for p in plans if isinstance(p, QuantizePlan | FragmentQuantizePlan)}
     kernels: list[Kernel] = []
-    numbers: dict[str, dict[str, int]] = {name: {"block": f.block} for name, f in formats.items()}
+    # tokens: how many the kernels of a format take in one call; rungs: of its ladder
+    numbers: dict[str, dict[str, int]] = {
+        name: {"block": f.block, "tokens": 1, "rungs": 0} for name, f in formats.items()
+    }
     for plan in plans:
         if isinstance(plan, MatvecPlan):
-            kernels += _matvec(plan, quantisers.get(plan.format), space)
+            kernels += _matvec(plan, quantisers.get(plan.layout.name), space)
             # A full team is a warp's worth of threads on one row; a quarter of it serves rows of few blocks.
             team = 32 // plan.lanes
             numbers[plan.format] |= {"lanes": plan.lanes, "full": team, "quarter": team // 4}
+        elif isinstance(plan, KsplitPlan):
+            kernels += _ksplit(plan, quantisers.get(plan.layout.name), space, archs)
+            numbers[plan.format] |= {"tokens": MAX_TOKENS, "rungs": len(plan.rungs)}
         else:
-            kernels.append(_quantize(plan, space))
+            kernels.append(_quantize(plan, space, archs))
     facts = {
         name: Facts(name, numbers[name], f.activation, refused[name].found if name in refused else "")
         for name, f in formats.items()
@@ -121,7 +131,7 @@ def _matvec(plan: MatvecPlan, quantiser: str | None, space: Space) -> list[Kerne
         "contiguous": frozenset({"yes"}),
         # The kernel counts rows and blocks in int32; K is held to the same bound because x is indexed by columns.
         "K": _integers(space.axis("K"), plan.block, INT32_MAX, plan.block),
-        "N": _integers(space.axis("N"), 1, INT32_MAX),
+        "N": _integers(space.axis("N"), 1, MAX_ROWS),
         "T": _integers(space.axis("T"), 1, 1),
     }
     return [
@@ -135,7 +145,45 @@ def _matvec(plan: MatvecPlan, quantiser: str | None, space: Space) -> list[Kerne
     ]  # fmt: skip
 
 
-def _quantize(plan: QuantizePlan, space: Space) -> Kernel:
+def _ksplit(plan: KsplitPlan, quantiser: str | None, space: Space, archs: Mapping[str, Arch]) -> list[Kernel]:
+    where: dict[str, Condition] = {
+        "op": frozenset({plan.op}),
+        "format": frozenset({plan.format}),
+        "activation": frozenset({plan.layout.activation}),
+        "storage": frozenset({plan.storage}),
+        "epilogue": frozenset({"none"}),
+        "contiguous": frozenset({"yes"}),
+        "K": _integers(space.axis("K"), plan.block, INT32_MAX, plan.block),
+        "N": _integers(space.axis("N"), 1, MAX_ROWS),
+        # Any T tiles over the grid; what its quantiser takes is the end of it.
+        "T": _integers(space.axis("T"), 1, MAX_TOKENS),
+    }
+    return [
+        Kernel(
+            name=r.name, file=plan.file, op=plan.op, family=plan.family, format=plan.format,
+            where={**where, **_where_runs(plan.requires, r.shared_bytes, space, archs)},
+            contract=plan.contract.name, quantiser=quantiser, columns=r.columns, ladder=plan.file,
+            threads=32 * r.warps, shared_bytes=r.shared_bytes, rows=16, alignment=plan.alignment,
+            requires=plan.requires,
+        )
+        for r in plan.rungs
+    ]  # fmt: skip
+
+
+def _where_runs(
+    requires: tuple[str, ...], shared_bytes: int, space: Space, archs: Mapping[str, Arch]
+) -> dict[str, Condition]:
+    """The condition on the architecture: instructions and shared memory. None where all will do."""
+    able = frozenset(
+        name for name in space.axis("arch").values
+        if shared_bytes <= archs[name].shared_per_block_optin
+        and all(getattr(archs[name].instructions, need) for need in requires)
+    )  # fmt: skip
+    return {} if able == space.axis("arch").whole else {"arch": able}
+
+
+def _quantize(plan: QuantizePlan | FragmentQuantizePlan, space: Space, archs: Mapping[str, Arch]) -> Kernel:
+    fragments = isinstance(plan, FragmentQuantizePlan)
     where: dict[str, Condition] = {
         "op": frozenset({plan.op}),
         "format": frozenset({plan.format}),
@@ -144,9 +192,13 @@ def _quantize(plan: QuantizePlan, space: Space) -> Kernel:
         "epilogue": frozenset({"none"}),
         "contiguous": frozenset({"yes"}),
         "K": _integers(space.axis("K"), plan.layout.block, INT32_MAX, plan.layout.block),
-        "T": _integers(space.axis("T"), 1, 1),
+        "T": _integers(space.axis("T"), 1, MAX_TOKENS if fragments else 1),
     }
+    # A layout that no kernel of an architecture reads is of no use there.
+    requires = plan.requires if isinstance(plan, FragmentQuantizePlan) else ()
+    where |= _where_runs(requires, plan.shared_bytes, space, archs)
     return Kernel(
         name=plan.name, file=plan.file, op=plan.op, family=plan.family, format=plan.format, where=where,
         threads=32 * plan.warps, shared_bytes=plan.shared_bytes, alignment=4,
+        knobs={"order": "fragments" if fragments else "teams"}, requires=requires,
     )  # fmt: skip

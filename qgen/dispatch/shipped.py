@@ -21,7 +21,7 @@ from qgen.dispatch.space import Space, load_space
 from qgen.emit import emit_text
 from qgen.errors import QgenError
 from qgen.paths import data_dir
-from qgen.plan import MatvecPlan, Plan
+from qgen.plan import KsplitPlan, MatvecPlan, Plan
 from qgen.spec import load_formats
 from qgen.spec.reader import close, listed
 from qgen.tree import File
@@ -30,7 +30,7 @@ RESOURCES = "resources.json"
 
 
 def keep_routed(plans: Iterable[Plan], refused: Mapping[str, QgenError]) -> tuple[Plan, ...]:
-    """The plans with only those instances that some route names: nothing is generated that nobody can reach.
+    """The plans with only those instances and rungs that some route names: nothing is generated that nobody can reach.
 
     Raises QgenError for wrong routes.
     """
@@ -42,6 +42,9 @@ def keep_routed(plans: Iterable[Plan], refused: Mapping[str, QgenError]) -> tupl
         if isinstance(plan, MatvecPlan):
             instances = tuple(i for i in plan.instances if i.name in wanted)
             kept += [replace(plan, instances=instances)] if instances else []
+        elif isinstance(plan, KsplitPlan):
+            rungs = tuple(r for r in plan.rungs if r.name in wanted)
+            kept += [replace(plan, rungs=rungs)] if rungs else []
         elif plan.name in wanted:
             kept.append(plan)
     return tuple(kept)

@@ -96,13 +96,16 @@ def ksplit_kernel(plan: KsplitPlan, header: tuple[str, ...]) -> KsplitKernel:
     group_count = plan.groups // plan.units
     for u in range(plan.units):
         steps = []
-        products = []
+        products: dict[str, SumProduct] = {}  # by scale, which may serve the codes and the bare sums
         for i, (term, word) in enumerate(zip(plan.terms, plan.scale_words, strict=True)):
             name = f"f{u}_{i}" if term.floats[u] else ""
             if name:
                 factors.append(Factor(name=name, floats=term.floats[u]))
             if word is not None and (not term.codes or plan.code_offset):
-                products.append(SumProduct(name=word.name, unsigned=not word.signed, into_total=term.codes))
+                known = word.name in products and products[word.name].into_total
+                products[word.name] = SumProduct(
+                    name=word.name, unsigned=not word.signed, into_total=known or term.codes
+                )
             integer = "total" if term.codes else word.name if word is not None else "sums"
             steps.append(
                 Step(
@@ -128,7 +131,7 @@ def ksplit_kernel(plan: KsplitPlan, header: tuple[str, ...]) -> KsplitKernel:
                 groups=groups,
                 scaled=word is not None,
                 unit_sums=plan.layout.sums and not plan.layout.packed_sums,
-                sum_products=tuple(products),
+                sum_products=tuple(products.values()),
                 steps=tuple(steps),
             )
         )
@@ -136,7 +139,7 @@ def ksplit_kernel(plan: KsplitPlan, header: tuple[str, ...]) -> KsplitKernel:
     return KsplitKernel(
         header=header,
         plan=plan,
-        scale_words=tuple(w for w in plan.scale_words if w is not None),
+        scale_words=tuple(dict.fromkeys(w for w in plan.scale_words if w is not None)),
         multipliers=(used.name,) if used is not None else (),
         factors=tuple(factors),
         units=tuple(units),

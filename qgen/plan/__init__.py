@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from qgen.errors import QgenError
-from qgen.plan.ksplit import KsplitPlan, Rung, launch_ksplit, plan_ksplit
+from qgen.plan.ksplit import FragmentLayout, KsplitPlan, Rung, launch_ksplit, plan_ksplit
 from qgen.plan.matvec import Instance, Launch, MatvecPlan, contract, launch, plan_matvec
 from qgen.plan.quantize import (
+    MAX_TOKENS,
     FragmentQuantizePlan,
     QuantizePlan,
     launch_quantize,
@@ -17,8 +20,10 @@ from qgen.plan.records import ActivationLayout, Contract
 from qgen.spec.records import Format
 
 __all__ = [
+    "MAX_TOKENS",
     "ActivationLayout",
     "Contract",
+    "FragmentLayout",
     "FragmentQuantizePlan",
     "Instance",
     "KsplitPlan",
@@ -43,7 +48,10 @@ Plan = MatvecPlan | QuantizePlan | KsplitPlan | FragmentQuantizePlan
 
 
 def plan_all(formats: dict[str, Format]) -> tuple[tuple[Plan, ...], dict[str, QgenError]]:
-    """Every plan of `formats`, and for the formats without kernels the refusal that says why."""
+    """Every plan of `formats`, and for the formats without kernels the refusal that says why.
+
+    A format has kernels for T = 1, and where its layout allows it a ladder for more tokens.
+    """
     plans: list[Plan] = []
     refused: dict[str, QgenError] = {}
     for name, format in sorted(formats.items()):
@@ -53,4 +61,7 @@ def plan_all(formats: dict[str, Format]) -> tuple[tuple[Plan, ...], dict[str, Qg
             refused[name] = refusal
             continue
         plans += [plan_quantize(matvec), matvec]
+        with contextlib.suppress(QgenError):
+            ladder = plan_ksplit(format)
+            plans += [plan_quantize_fragments(ladder), ladder]
     return tuple(plans), refused

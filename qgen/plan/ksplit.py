@@ -16,7 +16,7 @@ from qgen.plan.records import Contract, LaneConstant, Step, TermPlan, Words
 from qgen.plan.refuse import refuse
 from qgen.plan.scales import ScaleWord, plan_scale_word
 from qgen.plan.terms import code_field, code_offset, group_size, integer_activation, plan_terms, scale_fields
-from qgen.spec import Format
+from qgen.spec import Field, Format
 
 LANES = 4  # threads that share a row of a fragment
 ROWS = 16  # rows of a fragment
@@ -127,6 +127,18 @@ class KsplitPlan:
     rungs: tuple[Rung, ...]
     read_factor: float
 
+    @property
+    def requires(self) -> tuple[str, ...]:
+        """Instructions (fields of qgen.archs.Instructions) its text cannot do without."""
+        wide = any(pair.second >= 0 for group in self.pairs for pair in group)
+        narrow = any(pair.second < 0 for group in self.pairs for pair in group)
+        narrow = narrow or (self.layout.sums and self.layout.packed_sums)
+        return (*(("mma_m16n8k32_s8",) if wide else ()), *(("mma_m16n8k16_s8",) if narrow else ()))
+
+    def workspace_bytes(self, blocks: int, tokens: int) -> int:
+        """Bytes of quantised activation for `tokens` tokens of `blocks` weight blocks."""
+        return self.layout.bytes(blocks, tokens)
+
 
 LADDER = (8, 16, 32)  # column capacities worth having on the H200; more tokens tile over the grid's y
 
@@ -152,6 +164,8 @@ def plan_ksplit(format: Format) -> KsplitPlan:
         refuse(format, f"integer scales in {units} units a block", "integer scales inside one float step")
     if packed and groups > 16:
         refuse(format, f"{groups} integer scales a block", "at most 16")
+    if packed:
+        _check_scales(format, codes, groups, scaled)
     terms = plan_terms(format, codes, program, agreed.unit, group, names)
     words = tuple(plan_scale_word(format, fields[0], names) if fields else None for fields in scaled)
     bounds = program.group_words
@@ -179,7 +193,17 @@ def plan_ksplit(format: Format) -> KsplitPlan:
         ),
     )
     stem = f"mul_mat_{format.name.lower()}_{agreed.activation}"
+    # 16 integer scales a block and row take 8 registers a thread: 16 columns would spill with two CTAs an SM.
+    paired = 8 if packed and groups > 8 else 16
     run = max((load.count for load in program.loads), default=1)
+    rungs = tuple(_rung(format, agreed, stem, columns, run, paired) for columns in LADDER)
+    widest = max(rung.shared_bytes for rung in rungs)
+    if widest > SHARED_LIMIT:
+        refuse(
+            format,
+            f"staging its {format.bytes}-byte blocks takes {widest} bytes of shared memory",
+            f"at most {SHARED_LIMIT}",
+        )
     return KsplitPlan(
         family="ksplit_mma",
         op="mul_mat",
@@ -205,12 +229,40 @@ def plan_ksplit(format: Format) -> KsplitPlan:
         code_mul=int(codes.mul) if not codes.table else 1,
         code_offset=offset,
         largest_sum=largest(format),
-        rungs=tuple(_rung(format, agreed, stem, columns, run) for columns in LADDER),
+        rungs=rungs,
         read_factor=1.0,
     )
 
 
-def _rung(format: Format, agreed: Contract, stem: str, columns: int, run: int) -> Rung:
+def _check_scales(format: Format, codes: Field, groups: int, scaled: list[list[Field]]) -> None:
+    """What the packed sums and scale words rely on. Raises QgenError where the format is otherwise."""
+    for term, fields in zip(format.terms, scaled, strict=True):
+        label = "*".join(term.factors)
+        for field in fields:
+            if field.entries != groups:
+                refuse(
+                    format,
+                    f"{field.entries} entries of scale {field.name} for {groups} groups",
+                    "a scale for every group",
+                )
+        if codes.name not in term.factors and not fields:
+            refuse(
+                format,
+                f"term {label} has no integer scale, but others have",
+                "integer scales in all terms of bare sums",
+            )
+        if codes.name in term.factors and not fields and code_offset(codes):
+            refuse(
+                format,
+                f"term {label} has offset codes and no integer scale, but others have",
+                "codes without an offset",
+            )
+        if codes.name in term.factors and fields and codes.mul != 1:
+            refuse(format, f"codes times {codes.mul:g} under integer scales", "codes times 1 there")
+
+
+def _rung(format: Format, agreed: Contract, stem: str, columns: int, run: int, paired: int) -> Rung:
+    """run: words of the longest load; paired: columns up to which two CTAs share a multiprocessor's registers."""
     tiles = columns // 8
     # One float sum a slice, row, column and thread: more warps own fewer slices each, so wide rungs use more warps.
     warps = 8 if 4 * tiles * (agreed.slices // 8) <= 128 else 16
@@ -241,7 +293,7 @@ def _rung(format: Format, agreed: Contract, stem: str, columns: int, run: int) -
         pieces=pieces,
         slot_bytes=slot,
         shared_bytes=stages * ROWS * slot + reduction + PIECE,
-        min_ctas=2 if warps == 8 and tiles <= 2 else 1,
+        min_ctas=2 if warps == 8 and columns <= paired else 1,
     )
 
 

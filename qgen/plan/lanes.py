@@ -295,22 +295,21 @@ def _atoms(
             offsets, shifts, width, left, packed = _extra_atom(format, codes, part, rows, registers)
         if dry:
             continue
-        if packed:
-            way, moved = ">>", LaneInt(shifts)
+        # One shift to where the bits land: to the right by what is left over, or to the left. Threads that would shift
+        # in different directions all shift right to bit 0 and then left.
+        net = tuple(shift - left for shift in shifts)
+        merged = not packed and not min(net) < 0 < max(net)
+        if merged:
+            way, moved, after = ">>" if min(net) >= 0 else "<<", tuple(abs(n) for n in net), 0
         else:
-            # One shift to where the bits land: to the right by what is left over, or to the left.
-            net = tuple(shift - left for shift in shifts)
-            way = ">>" if max(net) >= 0 else "<<"
-            if way == ">>" and min(net) < 0:
-                refuse(format, f"part {part} is shifted right and left by different threads", "one direction")
-            moved = LaneInt(tuple(abs(shift) for shift in net))
+            way, moved, after = ">>", shifts, left
         atoms.append(
             Atom(
                 word=numbers[offsets],
                 way=way,
-                shift=names.text(moved),
-                mask=f"0x{(((1 << width) - 1) << left) * 0x01010101:08x}u",
-                left=left,
+                shift=names.text(LaneInt(moved)),
+                mask=f"0x{(((1 << width) - 1) << left - after) * 0x01010101:08x}u",
+                left=after,
                 spread=width if packed else 0,
             )
         )

@@ -9,6 +9,7 @@ from qgen.plan.matvec import Launch, MatvecPlan
 from qgen.plan.records import ActivationLayout
 
 WARPS = 4  # warps a CTA, one block of columns each
+MAX_TOKENS = 65535 // 8 * 8  # the fragment quantiser counts tokens, whole column tiles, in the grid's y
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,7 @@ class FragmentQuantizePlan:
     warp_shared: int
     shared_bytes: int
     warps: int
+    requires: tuple[str, ...]  # what the matmul kernels that read its result cannot do without
 
 
 def plan_quantize_fragments(plan: KsplitPlan) -> FragmentQuantizePlan:
@@ -114,6 +116,7 @@ def plan_quantize_fragments(plan: KsplitPlan) -> FragmentQuantizePlan:
         warp_shared=warp_shared,
         shared_bytes=WARPS * warp_shared,
         warps=WARPS,
+        requires=plan.requires,
     )
 
 

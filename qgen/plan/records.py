@@ -49,8 +49,8 @@ class Atom:
     word: int
     way: str  # ">>" or "<<"
     shift: str  # a number or a lane constant
-    mask: str  # of the bits where they land in the code word
-    left: int  # shift after spreading; already part of `shift` and `mask` where nothing is spread
+    mask: str  # of the bits after that shift
+    left: int  # shift to the left behind mask or spreading; 0 where `shift` already moves them to where they land
     spread: int  # width of neighbouring fields to be spread to byte strides first, 0 where they have them
 
 

@@ -43,6 +43,12 @@ def plan_scale_word(format: Format, field: Field, names: Names) -> ScaleWord:
     if 4 % words:
         refuse(format, f"{words} words of scale {field.name} for 4 threads", "1, 2 or 4 words")
     width = max(p.width + p.shl for p in field.parts)
+    if field.mul < 1 or field.add > 0 or (field.signed and field.mul != 1):
+        refuse(
+            format,
+            f"scale {field.name} is times {field.mul:g} and adds {field.add:g}",
+            "times 1 or more, minus 0 or more",
+        )
     if field.signed == 8:
         low, high = -128, 127
     else:
@@ -82,8 +88,12 @@ def plan_scale_word(format: Format, field: Field, names: Names) -> ScaleWord:
             )
         )
     bias = -int(field.add)
-    if bias < 0 and low < 0:
-        refuse(format, f"scale {field.name} adds {field.add}", "a scale with an offset of 0 or below")
+    if bias and high + bias > 127:  # the top bit of each byte keeps the subtraction from borrowing of the next
+        refuse(
+            format,
+            f"scale {field.name} is {bias} below codes up to {high + bias}",
+            "offset scales with codes up to 127",
+        )
     return ScaleWord(
         name=field.name,
         words=words,

@@ -1,24 +1,23 @@
-"""The device room, and the only one that imports CuPy: load a compiled kernel, check its operands, launch it.
+"""The device room, and the only one that imports CuPy: pick and load a kernel, check its operands, launch it.
 
 Launches go to CuPy's current stream of the operands' device and never synchronise, so they can be captured in a
 CUDA graph. What a capture must not meet (compiling, loading, copying a weight to the device) happens on the first
-call for a weight.
+call for a weight with as many tokens.
 """
 
 from __future__ import annotations
 
 import weakref
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
 import numpy as np
 
-from qgen import emit, operands, plan
-from qgen.dispatch import routed_instance
+from qgen import operands, plan
+from qgen.dispatch import routed_instance, routed_rung
 from qgen.operands import refusal
+from qgen.run.bound import Bound, Ladder, Matvec, matvec_plans
 from qgen.run.device import (
-    allow_shared,
     arch_of_device,
     as_cupy,
     check_device_number,
@@ -27,37 +26,36 @@ from qgen.run.device import (
     device_errors,
     device_label,
     from_host,
-    load_module,
-    occupancy,
     to_host,
     why_no_device,
 )
-from qgen.spec import Format
 from qgen.weights import Weight, check_bytes
 
 __all__ = [
-    "Matvec", "as_cupy", "bind", "current_device", "device_label", "from_host", "mul_mat",
+    "Bound", "Ladder", "Matvec", "as_cupy", "bind", "current_device", "device_label", "from_host", "mul_mat",
     "to_device", "to_host", "why_no_device", "workspace",
 ]  # fmt: skip
 
-_ALIGNMENT = 256  # between the parts of one allocation; more than any vector load needs
-_INT32 = 2**31 - 1
 
+def mul_mat(weight: Weight, x: Any, out: Any = None, *, workspace: Any = None, policy: str = "fastest") -> Any:
+    """y = weight @ x for T tokens, as a float32 CuPy array: [N] for x of [K], [T, N] for x of [T, K].
 
-def mul_mat(weight: Weight, x: Any, out: Any = None, *, workspace: Any = None) -> Any:
-    """y = weight @ x for one token, as a float32 CuPy array: [N] for x of [K], [1, N] for x of [1, K].
+    x:         float32 on a CUDA device, dense along K, its rows any whole number of elements (at least K) apart; CuPy,
+               or anything with __dlpack__ or __cuda_array_interface__ (PyTorch), taken without a copy
+    out:       where to put the result: float32, [T, N] with rows at least N apart, for T = 1 also [N]; returned as a
+               CuPy view of the same memory
+    workspace: scratch for the quantised activation, from `workspace(weight, tokens=T)`; left out, it comes from
+               CuPy's pool
+    policy:    "fastest", or "invariant": a token's bits do not depend on T
 
-    x:         float32 on a CUDA device, dense along K; CuPy, or anything with __dlpack__ or __cuda_array_interface__
-               (PyTorch), taken without a copy
-    out:       where to put the result: float32, [N] or [1, N], as x; returned as a CuPy view of the same memory
-    workspace: scratch for the quantised activation, from `workspace(weight)`; left out, it comes from CuPy's pool
+    The dispatch picks the kernel by T. T = 0 and N = 0 give an empty result, and nothing is launched.
 
     A weight that is still on the host is copied to x's device on its first use, and the copy is kept for as long as
-    the Weight lives. Under stream capture the weight must have been used before; the graph may be replayed for as
-    long as the result (and what was passed in) is alive.
+    the Weight lives. Under stream capture the weight must have been used before, with as many tokens; the graph may be
+    replayed for as long as the result (and what was passed in) is alive.
 
     Raises QgenError before anything is launched: no CuPy, no device, an unsupported architecture, operands of a wrong
-    kind, device, dtype, shape, stride or alignment, T > 1.
+    kind, device, dtype, shape, stride or alignment, or a request that the dispatch refuses.
     """
     if not isinstance(weight, Weight):
         raise refusal(
@@ -66,21 +64,32 @@ def mul_mat(weight: Weight, x: Any, out: Any = None, *, workspace: Any = None) -
             "a qgen.Weight",
             'wrap the bytes: qgen.Weight.of("Q4_K", data, rows=N, columns=K), or take one from qgen.load(path)',
         )
-    vector = as_cupy("x", x)
-    device = int(vector.device.id)
-    if (device, "") not in _bindings.get(weight, ()):
+    if not isinstance(policy, str):
+        raise refusal("policy", repr(policy), '"fastest" or "invariant"', "name one of the two")
+    x = as_cupy("x", x)
+    device = int(x.device.id)
+    tokens = int(x.shape[0]) if x.ndim == 2 else 1
+    bound = _chosen.get(weight, _NONE).get((device, tokens, policy))
+    if bound is None:
         # Before the long work of a first use, not after it.
         if not weight.on_host:
-            operands.check_device("x", vector, _device_of(weight))
-        operands.check_vector("x", vector, length=weight.columns, what="K", device=device)
-    return bind(weight, device)(vector, out, workspace=workspace)
+            operands.check_device("x", x, _device_of(weight))
+        tokens = operands.check_matrix("x", x, length=weight.columns, what="K", device=device)
+        if tokens == 0 or weight.rows == 0:
+            return _nothing(weight, x, out, tokens, device, policy)
+        bound = bind(weight, device, tokens=tokens, policy=policy)
+    return bound(x, out, workspace=workspace)
 
 
-def workspace(weight: Weight, device: int | None = None) -> Any:
-    """Scratch memory that `mul_mat` can use for this weight again and again, on one stream: a CuPy uint8 array."""
-    bound = bind(weight, device)
-    with device_errors(weight.name), cupy_module().cuda.Device(bound.device):
-        return cupy_module().empty(bound.workspace_bytes, dtype=np.uint8)
+def workspace(weight: Weight, device: int | None = None, *, tokens: int = 1) -> Any:
+    """Scratch memory for `mul_mat`, to be used again and again on one stream: a CuPy uint8 array.
+
+    It does for this weight with 1 to `tokens` tokens. Raises QgenError for what `mul_mat` would refuse.
+    """
+    bound = [bind(weight, device, tokens=count) for count in {1, tokens}]
+    nbytes = max(b.workspace_for(min(tokens, b.max_tokens)) for b in bound)
+    with device_errors(weight.name), cupy_module().cuda.Device(bound[0].device):
+        return cupy_module().empty(nbytes, dtype=np.uint8)
 
 
 def to_device(weight: Weight, device: int | None = None) -> Weight:
@@ -92,108 +101,74 @@ def to_device(weight: Weight, device: int | None = None) -> Weight:
     return replace(weight, data=_resident(weight, current_device() if device is None else device))
 
 
-class Matvec:
-    """The two launches of mul_mat at T = 1, made ready for one weight on one device. Made by `bind`."""
-
-    def __init__(self, weight: Weight, device: int, instance: plan.Instance | None) -> None:
-        """weight: with its bytes on `device`. Raises QgenError when no kernel takes it there."""
-        matvec, quantize = _plans(weight.format)
-        chosen = instance or routed_instance(matvec, weight.rows, weight.columns, arch_of_device(device).name)
-        if max(weight.rows, weight.columns) > _INT32:
-            found = f"{weight.rows} rows of {weight.columns}"
-            raise refusal(weight.name, found, f"at most {_INT32} of each", "split the weight")
-        operands.check_aligned(
-            weight.name, weight.data, weight.format.alignment, f"{weight.format.name} blocks are loaded in vectors"
-        )
-        self.weight = weight
-        self.device = device
-        self.instance = chosen
-        blocks = weight.columns // weight.format.block
-        self.workspace_bytes = matvec.workspace_bytes(blocks)
-        with cupy_module().cuda.Device(device):
-            self._quantize = _function(quantize, quantize.name, device)
-            self._matvec = _function(matvec, chosen.name, device)
-            allow_shared(self._matvec, chosen.shared_bytes)
-            fit = occupancy(self._matvec, threads=32 * matvec.warps, shared=chosen.shared_bytes, device=device)
-            second = plan.launch(matvec, chosen, weight.rows, *fit)
-        first = plan.launch_quantize(quantize, blocks)
-        self._first = ((first.grid,), (first.block,), first.shared)
-        self._second = ((second.grid,), (second.block,), second.shared)
-        # The sizes the kernels expect: int64 stride, int32 counts.
-        self._blocks = np.int32(blocks)
-        self._leading = (weight.data, np.int64(weight.row_stride_bytes), np.int32(weight.rows), self._blocks)
-
-    def __call__(self, x: Any, out: Any = None, *, workspace: Any = None) -> Any:
-        """y = weight @ x; see `mul_mat`, which is this behind a search for the binding."""
-        x = as_cupy("x", x)
-        operands.check_vector("x", x, length=self.weight.columns, what="K", device=self.device)
-        given = {"weight": self.weight.data, "x": x}
-        if out is not None:
-            out = given["out"] = as_cupy("out", out)
-            operands.check_vector("out", out, length=self.weight.rows, what="N", device=self.device)
-        if workspace is not None:
-            workspace = given["workspace"] = as_cupy("workspace", workspace)
-            operands.check_workspace(workspace, nbytes=self.workspace_bytes, alignment=16, device=self.device)
-        operands.check_apart(given)
-        cupy = cupy_module()
-        with device_errors(self.weight.name), cupy.cuda.Device(self.device):
-            if workspace is None or out is None:
-                out, workspace = self._allocate(out, workspace, x.ndim)
-            grid, block, shared = self._first
-            self._quantize(grid, block, (x, self._blocks, workspace), shared)
-            grid, block, shared = self._second
-            self._matvec(grid, block, (*self._leading, workspace, out), shared)
-        return out
-
-    def _allocate(self, out: Any, workspace: Any, dimensions: int) -> tuple[Any, Any]:
-        cupy = cupy_module()
-        shape = (self.weight.rows,) if dimensions == 1 else (1, self.weight.rows)
-        if not cupy.cuda.get_current_stream().is_capturing():
-            return (
-                cupy.empty(shape, dtype=np.float32) if out is None else out,
-                cupy.empty(self.workspace_bytes, dtype=np.uint8) if workspace is None else workspace,
-            )
-        # Under capture the workspace must outlive this call: the graph writes to it at every replay. It therefore
-        # shares one allocation with the result, which the caller keeps.
-        if out is not None:
-            raise refusal(
-                "workspace",
-                "none, with `out` given, on a stream that is being captured",
-                "scratch memory that lives as long as the graph",
-                "pass workspace=qgen.workspace(weight), made before the capture, and keep it",
-            )
-        begin = 0 if workspace is not None else -(-self.workspace_bytes // _ALIGNMENT) * _ALIGNMENT
-        buffer = cupy.empty(begin + 4 * self.weight.rows, dtype=np.uint8)
-        result = buffer[begin:].view(np.float32).reshape(shape)
-        return result, buffer[:begin] if workspace is None else workspace
-
-
-# By weight, as long as it lives: its twins with the bytes on a device, and the bindings made from them. Neither may
-# refer to the weight itself, or it would live for ever.
+# By weight, as long as it lives: its twins with the bytes on a device, the bindings made from them by kernel, and which
+# of those serves which (device, T, policy). None may refer to the weight itself, or it would live for ever.
 _twins: weakref.WeakKeyDictionary[Weight, dict[int, Weight]] = weakref.WeakKeyDictionary()
-_bindings: weakref.WeakKeyDictionary[Weight, dict[tuple[int, str], Matvec]] = weakref.WeakKeyDictionary()
+_bindings: weakref.WeakKeyDictionary[Weight, dict[tuple[int, str], Bound]] = weakref.WeakKeyDictionary()
+_chosen: weakref.WeakKeyDictionary[Weight, dict[tuple[int, int, str], Bound]] = weakref.WeakKeyDictionary()
+_NONE: dict[tuple[int, int, str], Bound] = {}
 
 
-def bind(weight: Weight, device: int | None = None, *, instance: plan.Instance | None = None) -> Matvec:
+def bind(
+    weight: Weight,
+    device: int | None = None,
+    *,
+    instance: plan.Instance | plan.Rung | None = None,
+    tokens: int = 1,
+    policy: str = "fastest",
+) -> Bound:
     """The ready-made launches for a weight on a device, made on first use and kept while the Weight lives.
 
     device:   left out, the one the weight is on, or CuPy's current one for a weight on the host
-    instance: one of the plan's variants; left out, the default one. All give the same bits.
-    Raises QgenError when the weight, the device or its architecture does not do.
+    instance: one of the plans' variants; left out, the one the dispatch picks for `tokens` and `policy`. All give the
+              same bits.
+    Raises QgenError when the weight, the device, its architecture or the number of tokens does not do.
     """
     chosen = _device_of(weight) if device is None else device
-    key = (chosen, instance.name if instance else "")
+    if instance is None:
+        served = _chosen.setdefault(weight, {})
+        key = (chosen, tokens, policy)
+        if key not in served:
+            served[key] = bind(weight, chosen, instance=_routed(weight, chosen, tokens, policy))
+        return served[key]
     made = _bindings.setdefault(weight, {})
-    if key not in made:
+    name = (chosen, instance.name)
+    if name not in made:
         _refuse_capture(weight, chosen)
         twins = _twins.setdefault(weight, {})
         if chosen not in twins:
             twins[chosen] = replace(weight, data=_resident(weight, chosen))
-        made[key] = Matvec(twins[chosen], chosen, instance)
-    return made[key]
+        if isinstance(instance, plan.Rung):
+            made[name] = Ladder(twins[chosen], chosen, instance)
+        else:
+            made[name] = Matvec(twins[chosen], chosen, instance)
+    return made[name]
 
 
 # ---- inside -----------------------------------------------------------------------------------------------------
+
+
+def _routed(weight: Weight, device: int, tokens: int, policy: str) -> plan.Instance | plan.Rung:
+    """The variant that the dispatch picks. Raises QgenError with the planner's reason, or the dispatch's."""
+    check_device_number(device)
+    arch = arch_of_device(device).name
+    matvec, _ = matvec_plans(weight.format)
+    if tokens == 1:
+        return routed_instance(matvec, weight.rows, weight.columns, arch, policy)
+    return routed_rung(weight.format, weight.rows, weight.columns, tokens, arch, policy)
+
+
+def _nothing(weight: Weight, x: Any, out: Any, tokens: int, device: int, policy: str) -> Any:
+    """The empty result, refused where one token times one row would be."""
+    routed_instance(
+        matvec_plans(weight.format)[0], max(1, weight.rows), weight.columns, arch_of_device(device).name, policy
+    )
+    if out is not None:
+        out = as_cupy("out", out)
+        operands.check_matrix("out", out, length=weight.rows, what="N", device=device, tokens=tokens)
+        return out
+    with device_errors(weight.name), cupy_module().cuda.Device(device):
+        return cupy_module().empty((weight.rows,) if x.ndim == 1 else (tokens, weight.rows), dtype=np.float32)
 
 
 def _device_of(weight: Weight) -> int:
@@ -225,20 +200,5 @@ def _refuse_capture(weight: Weight, device: int) -> None:
                 weight.name,
                 "its first use falls into a stream capture",
                 "a weight whose kernel is compiled and loaded, and whose bytes are on the device",
-                "call qgen.mul_mat with this weight once before the capture",
+                "call qgen.mul_mat with this weight and as many tokens once before the capture",
             )
-
-
-@cache
-def _plans(format: Format) -> tuple[plan.MatvecPlan, plan.QuantizePlan]:
-    matvec = plan.plan_matvec(format)
-    return matvec, plan.plan_quantize(matvec)
-
-
-@cache
-def _source(chosen: plan.Plan) -> str:
-    return emit.emit(chosen).text
-
-
-def _function(chosen: plan.Plan, entry: str, device: int) -> Any:
-    return load_module(chosen.file, _source(chosen), device).get_function(entry)

@@ -6,36 +6,35 @@
 
 // ---- staging packed bytes -----------------------------------------------------------------------------------
 
-// A warp copies bytes [begin, begin + bytes) to `slot`, so that a byte keeps its place in its aligned 16-byte piece. Not
-// a byte outside is read: the last piece is cut, a first piece that starts before `begin` goes word by word, and its
-// ragged first word byte by byte. `pieces` is the most pieces that so many bytes can touch.
-template <int pieces>
+// `threads` neighbouring threads (this one is number `lane`) copy bytes [begin, begin + bytes) to `slot`, so that a byte
+// keeps its place in its aligned 16-byte piece. Not a byte outside is read: whole pieces go as such, and the ragged
+// ends word by word, then byte by byte. `pieces` is the most pieces that so many bytes can touch.
+template <int pieces, int threads = 32>
 __device__ __forceinline__ void qgen_stage_bytes(uint8_t* slot, const uint8_t* begin, int bytes, int lane) {
-    const int lead = (int)((uint64_t)begin & 15u);
+    const int lead = (int)((uint64_t)begin & 15u), end = lead + bytes;
     const uint8_t* from = begin - lead + 16 * lane;
     uint8_t* to = slot + 16 * lane;
-    const int left = lead + bytes - 16 * lane;  // from this thread's first piece on
-    if (lane == 0 && lead != 0) {
-        const int stop = min(16, left);
+    const int left = end - 16 * lane;  // from this thread's first piece on
+    if (left >= 16 && (lane > 0 || lead == 0)) qgen_copy16(to, from);
+#pragma unroll
+    for (int piece = threads; piece < pieces; piece += threads)
+        if (left >= 16 * piece + 16) qgen_copy16(to + 16 * piece, from + 16 * piece);
+    if (((lead | end) & 15) != 0 && lane < 2) {
+        // Thread 0 takes the first piece if it starts late, thread 1 the last if it ends early and is another.
+        const int last = end & ~15;
+        const int start = lane == 0 ? lead : last, stop = lane == 0 ? min(16, end) : end;
+        const bool mine = lane == 0 ? lead != 0 : last != end && (last != 0 || lead == 0);
+        const uint8_t* base = begin - lead;
 #pragma unroll 1
-        for (int i = lead; i < stop;) {
-            if (i % 4 == 0) {
-                qgen_copy4(to + i, from + i, min(4, stop - i));
+        for (int i = mine ? start : stop; i < stop;) {
+            if (i % 4 == 0 && i + 4 <= stop) {
+                qgen_copy4(slot + i, base + i);
                 i += 4;
             } else {
-                to[i] = qgen_load_u8(from + i);
+                slot[i] = qgen_load_u8(base + i);
                 i += 1;
             }
         }
-    } else if (left >= 16) {
-        qgen_copy16(to, from);
-    } else if (left > 0) {
-        qgen_copy16(to, from, left);
-    }
-#pragma unroll
-    for (int piece = 32; piece < pieces; piece += 32) {
-        if (left >= 16 * piece + 16) qgen_copy16(to + 16 * piece, from + 16 * piece);
-        else if (left > 16 * piece) qgen_copy16(to + 16 * piece, from + 16 * piece, left - 16 * piece);
     }
 }
 

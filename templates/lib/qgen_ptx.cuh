@@ -61,10 +61,9 @@ __device__ __forceinline__ void qgen_store_f32(float* p, float v) {
 }
 
 // ---- asynchronous copies, global -> shared ---------------------------------------------------------------
-// qgen_copy16 / qgen_copy4 move one aligned 16- or 4-byte piece, whole, or only the first `valid` bytes of it: the rest
-// is not read from global memory and becomes zero in shared memory. A copy is complete, for
-// the thread that asked for it, after qgen_copy_wait<n>() with at most n younger groups outstanding.
-// Before sm_80 there is no such instruction: the copy happens at once, byte by byte at the ragged end.
+// qgen_copy16 / qgen_copy4 move one aligned 16- or 4-byte piece. A copy is complete, for the thread that asked for it,
+// after qgen_copy_wait<n>() with at most n younger groups outstanding. Before sm_80 there is no such instruction: the
+// copy happens at once.
 
 #if __CUDA_ARCH__ >= 800
 
@@ -73,14 +72,9 @@ __device__ __forceinline__ void qgen_copy16(void* shared, const void* global) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" :: "r"(s), "l"(global) : "memory");
 }
 
-__device__ __forceinline__ void qgen_copy16(void* shared, const void* global, int valid) {
+__device__ __forceinline__ void qgen_copy4(void* shared, const void* global) {
     uint32_t s = (uint32_t)__cvta_generic_to_shared(shared);
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"(s), "l"(global), "r"(valid) : "memory");
-}
-
-__device__ __forceinline__ void qgen_copy4(void* shared, const void* global, int valid) {
-    uint32_t s = (uint32_t)__cvta_generic_to_shared(shared);
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" :: "r"(s), "l"(global), "r"(valid) : "memory");
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" :: "r"(s), "l"(global) : "memory");
 }
 
 __device__ __forceinline__ void qgen_copy_commit() {
@@ -94,25 +88,12 @@ __device__ __forceinline__ void qgen_copy_wait() {
 
 #else
 
-template <int size>
-__device__ __forceinline__ void qgen_copy_ragged(void* shared, const void* global, int valid) {
-#pragma unroll 1
-    for (int i = 0; i < size; ++i)
-        ((uint8_t*)shared)[i] = i < valid ? __ldg((const uint8_t*)global + i) : (uint8_t)0;
-}
-
 __device__ __forceinline__ void qgen_copy16(void* shared, const void* global) {
     *(uint4*)shared = qgen_load_u32x4(global);
 }
 
-__device__ __forceinline__ void qgen_copy16(void* shared, const void* global, int valid) {
-    if (valid == 16) *(uint4*)shared = qgen_load_u32x4(global);
-    else qgen_copy_ragged<16>(shared, global, valid);
-}
-
-__device__ __forceinline__ void qgen_copy4(void* shared, const void* global, int valid) {
-    if (valid == 4) *(uint32_t*)shared = qgen_load_u32(global);
-    else qgen_copy_ragged<4>(shared, global, valid);
+__device__ __forceinline__ void qgen_copy4(void* shared, const void* global) {
+    *(uint32_t*)shared = qgen_load_u32(global);
 }
 
 __device__ __forceinline__ void qgen_copy_commit() {}

@@ -86,7 +86,7 @@ class EmulatedMachine:
         extent = (*grid, 1) if isinstance(grid, tuple) else grid
         kernel.function.launch(kernel.entry, grid=extent, block=kernel.threads, shared=kernel.shared, args=buffers)
         if kernel.entry.startswith("mul_mat"):
-            self.corrupt(kernel.entry, args[-1])
+            self.corrupt(kernel.entry, next(arg for arg in reversed(args) if isinstance(arg, np.ndarray)))
 
     def capture(self, issue: Callable[[int], None], launches: int) -> list[str]:
         graph: list[str] = []

@@ -59,6 +59,14 @@ class Array:
         return Array(self.host[index], self.device.id)
 
 
+def whole(host: NDArray[Any]) -> NDArray[Any]:
+    """All memory from the first element to the last, gaps between rows included, as one dimension."""
+    if host.flags.c_contiguous:
+        return host.reshape(-1)
+    steps = sum((n - 1) * stride for n, stride in zip(host.shape, host.strides, strict=True))
+    return np.lib.stride_tricks.as_strided(host, (steps // host.itemsize + 1,), (host.itemsize,))
+
+
 class Tensor:
     """A foreign CUDA tensor (PyTorch's looks like this): exports by DLPack only."""
 
@@ -123,19 +131,24 @@ class FakeCupy:
             def __init__(self, program: emulate.Program, name: str) -> None:
                 self.program, self.name, self.ptr = program, name, id(self)
 
-            def __call__(self, grid: tuple[int], block: tuple[int], args: tuple[Any, ...], shared: int) -> None:
+            def __call__(
+                self, grid: tuple[int, ...], block: tuple[int, ...], args: tuple[Any, ...], shared: int
+            ) -> None:
                 fake.launches.append((self.name, fake.current))
                 converted: list[Any] = []
                 for i, (arg, parameter) in enumerate(zip(args, self.program.parameters[self.name], strict=True)):
                     if isinstance(arg, Array):
                         assert arg.device.id == fake.current
-                        host = arg.host.reshape(-1)
+                        host = whole(arg.host)
                         converted.append(emulate.Buffer(f"argument{i}", host, writable=host.flags.writeable))
                     else:
                         # CuPy passes a NumPy scalar with its own size; the kernel must expect just that.
                         assert isinstance(arg, np.integer) and arg.dtype.itemsize == parameter.bytes
                         converted.append(int(arg))
-                self.program.launch(self.name, grid=grid[0], block=block[0], args=converted, shared=shared)
+                x, y, z = (*grid, 1, 1)[:3]
+                shape = (x, y, z)
+                assert all(1 <= n <= limit for n, limit in zip(shape, (2**31 - 1, 65535, 65535), strict=True))
+                self.program.launch(self.name, grid=shape, block=block[0], args=converted, shared=shared)
 
         def occupancy(_: int, threads: int, shared: int) -> int:
             assert threads and shared

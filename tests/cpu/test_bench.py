@@ -104,8 +104,23 @@ def test_candidates_are_the_routed_kernel_or_all() -> None:
     every = cases.candidates(case, PLANS, every=True, arch="sm_90")
     assert routed.routed and [c.instance for c in every if c.routed] == [routed.instance]
     assert [c.instance for c in every] == list(routed.plan.instances) and len({c.label for c in every}) == len(every)
-    with pytest.raises(QgenError, match="T = 1"):
-        cases.candidates(cases.Case(FORMATS["Q4_K"], cases.Shape(8, 512), tokens=2), PLANS, every=True, arch="sm_90")
+
+
+def test_candidates_of_several_tokens_are_rungs() -> None:
+    case = cases.Case(FORMATS["Q4_K"], cases.Shape(8, 512), tokens=11)
+    (routed,) = cases.candidates(case, PLANS, every=False, arch="sm_90")
+    every = cases.candidates(case, PLANS, every=True, arch="sm_90")
+    assert isinstance(routed, cases.RungCandidate) and routed.instance.columns == 16
+    assert [c.label for c in every] == [f"t{rung.columns}_w{rung.warps}" for rung in routed.plan.rungs]
+    assert [c.routed for c in every] == [c.instance == routed.instance for c in every]
+    with pytest.raises(QgenError, match="sm_75 lacks"):
+        cases.candidates(case, PLANS, every=True, arch="sm_75")
+    single = cases.Case(FORMATS["Q4_K"], cases.Shape(8, 512))
+    one, *rungs = cases.ladder_candidates(single, PLANS, arch="sm_90")
+    assert isinstance(one, cases.Candidate) and one.routed and not any(c.routed for c in rungs)
+    assert [c.instance for c in rungs] == list(routed.plan.rungs)
+    assert len(cases.ladder_candidates(single, PLANS, arch="sm_75")) == 1
+    assert [c.routed for c in cases.ladder_candidates(case, PLANS, arch="sm_90")] == [c.routed for c in every]
 
 
 # ---- a run -------------------------------------------------------------------------------------------------------

@@ -12,11 +12,12 @@ from fake_cupy import FakeCupy, install
 from gguf_files import FileSpec, TensorSpec, excerpt, write
 
 from qgen import codec, contract, verify
-from qgen.emulated import EmulatedMatvec
+from qgen.emulated import EmulatedLadder, EmulatedMatvec
 from qgen.errors import QgenError
 from qgen.run import device as device_room
 from qgen.spec import load_formats
-from qgen.verify import bad_scales, row_bytes, sample_rows
+from qgen.verify import bad_scales, sample_rows
+from qgen.verify.verdict import row_bytes
 from qgen.weights import Weight, load
 
 FORMATS = load_formats()
@@ -184,7 +185,37 @@ def test_a_file_without_quantised_matrices_is_no_pass(tmp_path: Path) -> None:
     assert not report.ok and "nothing was verified" in report.table()
 
 
-@pytest.mark.parametrize("options", [{"device": "tpu"}, {"rows": 0}, {"rows": -3}])
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize(("tokens", "columns"), [(2, 8), (17, 32)])
+def test_more_tokens_run_the_ladder(
+    small: Path, monkeypatch: pytest.MonkeyPatch, device: str, tokens: int, columns: int
+) -> None:
+    fake = install(monkeypatch, FakeCupy())
+    report = check(small, device=device, tokens=tokens, rows=6)
+    assert report.ok and report.tokens == tokens and f"tokens: {tokens}" in report.table()
+    assert [(m.tokens, m.rows_compared) for m in report.matrices] == [(tokens, 6), (tokens, 6)]
+    assert all(f"_t{columns}__ksplit_mma" in m.kernel for m in report.matrices)
+    assert bool(fake.launches) == (device == "cuda")
+    assert json.loads(json.dumps(report.to_json(), allow_nan=False))["tokens"] == tokens
+    device_room.load_module.cache_clear()
+
+
+def test_a_ladder_that_is_wrong_for_one_token_is_caught(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class WrongLadder(EmulatedLadder):
+        def __call__(self, rows: Any, x: Any, **options: Any) -> Any:
+            y = super().__call__(rows, x, **options)
+            y[4, 3] = np.nextafter(y[4, 3], np.float32(np.inf))
+            return y
+
+    monkeypatch.setattr(verify, "EmulatedLadder", WrongLadder)
+    report = check(small, tokens=5)
+    assert not report.ok
+    for matrix in report.matrices:
+        (finding,) = matrix.findings
+        assert finding.startswith("1 results other bits than the arithmetic contract gives (row 3, token 4: ")
+
+
+@pytest.mark.parametrize("options", [{"device": "tpu"}, {"rows": 0}, {"rows": -3}, {"tokens": 0}])
 def test_arguments_that_make_no_sense(small: Path, options: dict[str, Any]) -> None:
     with pytest.raises(QgenError, match="arguments"):
         check(small, **options)

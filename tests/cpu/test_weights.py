@@ -34,7 +34,8 @@ def test_a_weight_knows_its_sizes() -> None:
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "unknown format": ({"format": "Q4_Q"}, "'Q4_Q'"),
     "planes": ({"format": "Q4G64_F16S"}, "separate planes"),
-    "no rows": ({"rows": 0}, "0 rows"),
+    "fewer rows than none": ({"rows": -1}, "-1 rows"),
+    "no columns": ({"columns": 0}, "of 0"),
     "K not a multiple": ({"columns": 640}, "640 = 2 x 256 + 128"),
     "stride below the row": ({"row_stride_bytes": Q4_K_ROW - 16}, "at least 432 = 768 / 256 x 144"),
     "stride misaligned": ({"row_stride_bytes": Q4_K_ROW + 8}, "a multiple of 16"),

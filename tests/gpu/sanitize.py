@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from qgen import codec, contract, run
-from qgen.plan import Instance, MatvecPlan, plan_all
+from qgen.generate import generate
+from qgen.plan import Instance, KsplitPlan, MatvecPlan, Rung
 from qgen.run.device import cupy_module
 from qgen.spec import load_formats
 from qgen.weights import Weight
@@ -46,11 +47,31 @@ def check(cupy: Any, plan: MatvecPlan, instance: Instance, rows: int, blocks: in
     return bool(np.array_equal(cupy.asnumpy(y).view(np.uint32), wanted.view(np.uint32)))
 
 
+def check_rung(cupy: Any, plan: KsplitPlan, rung: Rung, rows: int, blocks: int, tokens: int) -> bool:
+    """The same for a rung of the ladder, x and y with gaps between their rows."""
+    format = FORMATS[plan.format]
+    packed = codec.random_blocks(format, rows * blocks, seed=rows + blocks)
+    assert isinstance(packed, np.ndarray)
+    x = np.random.default_rng(blocks).standard_normal((tokens, blocks * format.block), dtype=np.float32)
+    data = cupy.asarray(np.concatenate([np.zeros(format.alignment, np.uint8), packed.reshape(-1)]))[format.alignment :]
+    bound = run.bind(Weight.of(format, data, rows=rows, columns=x.shape[1]), instance=rung)
+    scratch = cupy.zeros(bound.workspace_for(tokens), dtype=cupy.uint8)
+    # Rows apart, but the last ends with its allocation.
+    wide, tall = (cupy.zeros(tokens * (n + 3) - 3, dtype=cupy.float32) for n in (x.shape[1], rows))
+    shape, y = (tokens, x.shape[1]), cupy.lib.stride_tricks.as_strided(tall, (tokens, rows), (4 * (rows + 3), 4))
+    spread = cupy.lib.stride_tricks.as_strided(wide, shape, (4 * (shape[1] + 3), 4))
+    spread[...] = cupy.asarray(x)
+    bound(spread, y, workspace=scratch)
+    wanted = np.stack([contract.mul_mat(format, packed.reshape(rows, blocks, format.bytes), row) for row in x])
+    return bool(np.array_equal(cupy.asnumpy(y).view(np.uint32), wanted.view(np.uint32)))
+
+
 def main(names: list[str]) -> int:
     """Run all kernels, or those of the formats named; 1 when a result is wrong."""
     cupy = cupy_module()
     cupy.cuda.set_allocator(None)  # straight to cudaMalloc
-    plans = [p for p in plan_all(FORMATS)[0] if isinstance(p, MatvecPlan) and (not names or p.format in names)]
+    made = generate().plans
+    plans = [p for p in made if isinstance(p, MatvecPlan) and (not names or p.format in names)]
     wrong, count, started = 0, 0, time.monotonic()
     for plan in plans:
         for instance in plan.instances:
@@ -59,6 +80,13 @@ def main(names: list[str]) -> int:
                 if not check(cupy, plan, instance, rows, blocks):
                     wrong += 1
                     print(f"WRONG {instance.name}: {rows} rows of {blocks} blocks", flush=True)
+    for ladder in (p for p in made if isinstance(p, KsplitPlan) and (not names or p.format in names)):
+        for rung in ladder.rungs:
+            for rows, blocks, tokens in ((37, rung.stage_blocks + 1, rung.columns + 3), (1, 1, 2)):
+                count += 1
+                if not check_rung(cupy, ladder, rung, rows, blocks, tokens):
+                    wrong += 1
+                    print(f"WRONG {rung.name}: {rows} rows of {blocks} blocks, T = {tokens}", flush=True)
     print(f"{count} launches, {wrong} wrong, {time.monotonic() - started:.0f} s", flush=True)
     return 1 if wrong else 0
 

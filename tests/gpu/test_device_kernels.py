@@ -15,8 +15,8 @@ import pytest
 from numpy.typing import NDArray
 
 from qgen import codec, contract, run
-from qgen.emulated import EmulatedMatvec
-from qgen.plan import Instance, MatvecPlan, plan_all
+from qgen.emulated import EmulatedLadder, EmulatedMatvec
+from qgen.plan import Instance, KsplitPlan, MatvecPlan, Rung, plan_all
 from qgen.spec import load_formats
 from qgen.weights import Weight
 
@@ -24,6 +24,9 @@ F32 = NDArray[np.float32]
 FORMATS = load_formats()
 PLANS = {plan.format: plan for plan in plan_all(FORMATS)[0] if isinstance(plan, MatvecPlan)}
 KERNELS = [(plan, instance) for plan in PLANS.values() for instance in plan.instances]
+LADDERS = {plan.format: plan for plan in plan_all(FORMATS)[0] if isinstance(plan, KsplitPlan)}
+RUNGS = [(plan, rung) for plan in LADDERS.values() for rung in plan.rungs]
+TOKENS = (1, 2, 7, 8, 9, 16, 17, 31, 32, 33, 97)
 GUARD = 64  # poisoned floats on both sides of the result
 
 
@@ -82,7 +85,7 @@ def test_kernel(cupy: Any, monkeypatch: pytest.MonkeyPatch, plan: MatvecPlan, in
         packed, x = operands(plan.format, rows, blocks)
         weight = on_device(cupy, plan.format, packed, offset=number * alignment, pad=number % 3 * alignment)
         bound = run.bind(weight, instance=instance)
-        assert bound.instance is instance
+        assert bound.instance is instance and isinstance(bound, run.Matvec)
         memory = cupy.empty(rows + 2 * GUARD, dtype=cupy.float32)
         scratch = cupy.full(bound.workspace_bytes, 0xFF, dtype=cupy.uint8)
         device_x = cupy.asarray(x)
@@ -146,3 +149,82 @@ def test_rows_more_than_two_gigabytes_apart(cupy: Any) -> None:
     weight = Weight.of("Q8_0", data, rows=rows, columns=x.size, row_stride_bytes=stride)
     y = cupy.asnumpy(run.mul_mat(weight, cupy.asarray(x)))
     assert same(y, contract.mul_mat(FORMATS["Q8_0"], packed, x)).all()
+
+
+# ---- more tokens ------------------------------------------------------------------------------------------------
+
+
+def many(format: str, blocks: int, tokens: int) -> F32:
+    """float32[tokens, K]: the vector of `operands` and others of mixed sizes."""
+    rng = np.random.default_rng(blocks * 100 + tokens)
+    x = rng.standard_normal((tokens, blocks * FORMATS[format].block), dtype=np.float32)
+    x *= np.exp2(rng.integers(-8, 8, x.shape)).astype(np.float32)
+    x[0] = operands(format, 1, blocks)[1]
+    return x
+
+
+@pytest.mark.parametrize(("plan", "rung"), RUNGS, ids=[rung.name for _, rung in RUNGS])
+def test_rung(cupy: Any, plan: KsplitPlan, rung: Rung) -> None:
+    """Every rung at every kind of T: columns are the contract's bits, and nothing beside y is written."""
+    alignment, slices = FORMATS[plan.format].alignment, plan.contract.slices
+    for number, (rows, blocks) in enumerate(((1, 1), (15, slices), (17, slices - 1), (1031, 2 * slices + 3))):
+        packed, _ = operands(plan.format, rows, blocks)
+        weight = on_device(cupy, plan.format, packed, offset=number * alignment, pad=number % 3 * alignment)
+        bound = run.bind(weight, instance=rung)
+        assert bound.instance is rung
+        x = many(plan.format, blocks, max(TOKENS))
+        wanted = np.stack([contract.mul_mat(FORMATS[plan.format], packed, row) for row in x])
+        for tokens in TOKENS:
+            memory = cupy.full((tokens + 2, rows + GUARD), cupy.nan, dtype=cupy.float32)
+            scratch = cupy.full(bound.workspace_for(tokens), 0xFF, dtype=cupy.uint8)
+            padded = cupy.full((tokens, x.shape[1] + number), cupy.nan, dtype=cupy.float32)
+            padded[:, : x.shape[1]] = cupy.asarray(x[:tokens])
+            for _ in range(2):
+                bound(padded[:, : x.shape[1]], memory[1 : tokens + 1, :rows], workspace=scratch)
+                y = cupy.asnumpy(memory)
+                where = f"{rows} rows of {blocks} blocks, T = {tokens}"
+                assert np.isnan(y[[0, -1]]).all() and np.isnan(y[:, rows:]).all(), f"writes outside y: {where}"
+                wrong = np.argwhere(~same(y[1:-1, :rows], wanted[:tokens]))
+                assert not len(wrong), f"{where}: token and row {wrong[0]}, {len(wrong)} wrong"
+
+
+@pytest.mark.parametrize("format", LADDERS)
+def test_a_token_has_the_bits_it_has_alone(cupy: Any, format: str) -> None:
+    """The dispatch's own choice for T = 1 .. 96, both policies: every column as mul_mat gives it for one token."""
+    blocks = LADDERS[format].contract.slices + 3
+    packed, _ = operands(format, 37, blocks)
+    weight, x = on_device(cupy, format, packed), cupy.asarray(many(format, blocks, 96))
+    alone = np.stack([cupy.asnumpy(run.mul_mat(weight, row)) for row in x])
+    for tokens in range(1, 97):
+        for policy in ("fastest", "invariant"):
+            y = cupy.asnumpy(run.mul_mat(weight, x[:tokens], policy=policy))
+            assert y.shape == (tokens, 37) and same(y, alone[:tokens]).all(), f"T = {tokens}, {policy}"
+
+
+@pytest.mark.parametrize("format", LADDERS)
+def test_the_ladder_and_its_emulator_agree_bit_for_bit(cupy: Any, format: str) -> None:
+    if shutil.which("g++") is None:
+        pytest.skip("no g++ for the emulator")
+    plan, emulated = LADDERS[format], EmulatedLadder(FORMATS[format])
+    for rows, blocks, tokens in ((1, 1, 2), (21, plan.contract.slices + 3, 19)):
+        packed, _ = operands(format, rows, blocks)
+        x = many(format, blocks, tokens)
+        scratch = cupy.zeros(plan.workspace_bytes(blocks, tokens), dtype=cupy.uint8)
+        for rung in plan.rungs:
+            bound = run.bind(on_device(cupy, format, packed), instance=rung)
+            y = cupy.asnumpy(bound(cupy.asarray(x), workspace=scratch))
+            assert same(y, emulated(packed.reshape(rows, -1), x, rung=rung)).all(), rung.name
+            np.testing.assert_array_equal(cupy.asnumpy(scratch), emulated.activation(x), err_msg="quantiser")
+
+
+@pytest.mark.parametrize("format", LADDERS)
+def test_odd_activations_stay_in_their_token(cupy: Any, format: str) -> None:
+    """A token of Inf or NaN is the contract's, and its neighbours in the same tile are untouched."""
+    blocks = LADDERS[format].contract.slices // 2 + 1
+    packed, _ = operands(format, 9, blocks)
+    weight, x = on_device(cupy, format, packed), many(format, blocks, 11)
+    for token, value in enumerate((0.0, 1e-44, 1e-38, 3e38, np.inf, -np.inf, np.nan)):
+        x[token, -1] = value
+    y = cupy.asnumpy(run.mul_mat(weight, cupy.asarray(x)))
+    wanted = np.stack([contract.mul_mat(FORMATS[format], packed, row) for row in x])
+    assert same(y, wanted).all(), f"tokens {np.flatnonzero(~same(y, wanted).all(axis=1))}"

@@ -66,6 +66,42 @@ def test_nothing_is_left_on_the_device_when_a_weight_goes(cupy: Any, packed: Any
     assert pool.used_bytes() == before
 
 
+@pytest.mark.parametrize("tokens", [0, 2, 8, 9, 17, 33])
+def test_many_tokens(cupy: Any, weight: Weight, packed: Any, tokens: int) -> None:
+    x = np.stack([vector(seed) for seed in range(tokens)]) if tokens else np.zeros((0, K), dtype=np.float32)
+    wanted = np.array([contract.mul_mat(FORMAT, packed, row) for row in x], dtype=np.float32).reshape(tokens, N)
+    wide = cupy.full((tokens, K + 5), cupy.nan, dtype=cupy.float32)
+    wide[:, :K] = cupy.asarray(x)
+    for policy in ("fastest", "invariant"):
+        y = qgen.mul_mat(weight, wide[:, :K], policy=policy)
+        assert y.shape == (tokens, N) and np.array_equal(cupy.asnumpy(y), wanted)
+    if tokens:
+        scratch, out = qgen.workspace(weight, tokens=tokens), cupy.zeros((tokens, N + 3), dtype=cupy.float32)
+        qgen.mul_mat(weight, wide[:, :K], out[:, :N], workspace=scratch)
+        assert np.array_equal(cupy.asnumpy(out[:, :N]), wanted) and not cupy.asnumpy(out[:, N:]).any()
+        with pytest.raises(QgenError, match="at least"):
+            qgen.mul_mat(weight, wide[:, :K], workspace=scratch[:-1])
+
+
+def test_a_graph_of_many_tokens_replays(cupy: Any, weight: Weight, packed: Any) -> None:
+    x = cupy.zeros((9, K), dtype=cupy.float32)
+    qgen.mul_mat(weight, x)
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        stream.begin_capture()
+        y = qgen.mul_mat(weight, x)
+        graph = stream.end_capture()
+    for first in (1, 20):
+        rows = np.stack([vector(first + i) for i in range(9)])
+        x.set(rows)
+        fillers = [cupy.full(size, 0xFF, dtype=cupy.uint8) for size in (512, 4 * 9 * N, 1 << 15, 1 << 16)]
+        cupy.cuda.Device().synchronize()
+        graph.launch(stream)
+        stream.synchronize()
+        assert np.array_equal(cupy.asnumpy(y), np.stack([contract.mul_mat(FORMAT, packed, row) for row in rows]))
+        assert all((cupy.asnumpy(filler) == 0xFF).all() for filler in fillers)
+
+
 def test_the_current_stream_is_used(cupy: Any, weight: Weight, packed: Any) -> None:
     """On a stream that waits for no other, x is late: only a launch in the same stream sees it."""
     x = vector()
@@ -175,13 +211,15 @@ def test_bad_operands_are_refused(cupy: Any, weight: Weight, packed: Any) -> Non
         "on the host": lambda: qgen.mul_mat(weight, vector()),
         "float64": lambda: qgen.mul_mat(weight, x.astype(cupy.float64)),
         r"shape \[1023\]": lambda: qgen.mul_mat(weight, x[1:]),
-        "T = 2": lambda: qgen.mul_mat(weight, cupy.zeros((2, K), dtype=cupy.float32)),
+        "rows that do not overlap": lambda: qgen.mul_mat(weight, cupy.broadcast_to(x, (3, K))),
+        "as many tokens as x has": lambda: qgen.mul_mat(weight, x, cupy.zeros((2, N), dtype=cupy.float32)),
+        "'quickest'": lambda: qgen.mul_mat(weight, x, policy="quickest"),
         "stride of 8": lambda: qgen.mul_mat(weight, wide[:, 0]),
         "multiple of 4": lambda: qgen.mul_mat(weight, bytes_[2 : 2 + 4 * K].view(cupy.float32)),
         "multiple of 16": lambda: qgen.mul_mat(Weight.of(FORMAT, shifted, rows=N, columns=K), x),
         "at least": lambda: qgen.mul_mat(Weight.of(FORMAT, cupy.asarray(packed)[:-1], rows=N, columns=K), x),
         "shares memory": lambda: qgen.mul_mat(weight, x, x[:N]),
-        "0 to ": lambda: qgen.to_device(weight, 99),
+        "on CUDA device 99": lambda: qgen.to_device(weight, 99),
     }
     for text, call in cases.items():
         with pytest.raises(QgenError, match=text):

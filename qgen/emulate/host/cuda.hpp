@@ -62,8 +62,10 @@ inline unsigned __dp4a(unsigned a, unsigned b, unsigned c) {
     return c;
 }
 
+namespace qgen_host {
+
 // PTX prmt: bits 0-2 of a selector nibble choose one of the eight bytes {y, x}; bit 3 spreads that byte's sign.
-inline unsigned qgen_prmt(unsigned x, unsigned y, unsigned selector) {
+inline unsigned permute_bytes(unsigned x, unsigned y, unsigned selector) {
     const uint64_t bytes = (uint64_t)y << 32 | x;
     unsigned result = 0;
     for (int i = 0; i < 4; ++i) {
@@ -75,8 +77,12 @@ inline unsigned qgen_prmt(unsigned x, unsigned y, unsigned selector) {
     return result;
 }
 
+}  // namespace qgen_host
+
 // The built-in does not look at bit 3.
-inline unsigned __byte_perm(unsigned x, unsigned y, unsigned selector) { return qgen_prmt(x, y, selector & 0x7777u); }
+inline unsigned __byte_perm(unsigned x, unsigned y, unsigned selector) {
+    return qgen_host::permute_bytes(x, y, selector & 0x7777u);
+}
 
 // Funnel shifts of the 64-bit value {high, low}; the plain forms take the amount modulo 32, the c forms stop at 32.
 inline unsigned __funnelshift_l(unsigned low, unsigned high, unsigned shift) {

@@ -89,7 +89,7 @@ void write_global(void* global, const void* value, int bytes, Site site);
 
 // cp.async of `bytes` bytes, of which `valid` are read. The destination is undefined (poison) from here until
 // the thread that asked has waited for the group.
-void copy_async(void* shared, const void* global, int bytes, int valid, Site site);
+void copy_async(void* shared, const void* global, int bytes, Site site);
 void copy_commit();
 void copy_wait(int pending);
 

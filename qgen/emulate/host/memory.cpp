@@ -192,25 +192,22 @@ void write_global(void* global, const void* value, int bytes, Site site) {
     memcpy(buffer.data + offset, value, (size_t)bytes);
 }
 
-void copy_async(void* shared, const void* global, int bytes, int valid, Site site) {
+void copy_async(void* shared, const void* global, int bytes, Site site) {
     auto* to = static_cast<uint8_t*>(shared);
     const ptrdiff_t at = to - qgen_shared;
-    if (valid < 0 || valid > bytes)
-        fail(site, "a count of valid bytes from 0 to the size of the copy", "clamp the count",
-             "a %d-byte copy with %d valid bytes", bytes, valid);
     if (at < 0 || at + bytes > (ptrdiff_t)machine.shared_bytes || at % bytes)
         fail(site, "destinations inside shared memory at a multiple of the copy's size", "correct the destination",
              "a %d-byte copy to byte %td of shared memory (%zu bytes)", bytes, at, machine.shared_bytes);
     if (reinterpret_cast<uintptr_t>(global) % (unsigned)bytes) {
         char where[300];
         describe_address(where, sizeof(where), reinterpret_cast<uintptr_t>(global));
-        fail(site, "sources at a multiple of the copy's size, even where nothing is valid", "copy aligned pieces",
+        fail(site, "sources at a multiple of the copy's size", "copy aligned pieces",
              "misaligned: a %d-byte copy from %s, address modulo %d is %d", bytes, where, bytes,
              (int)(reinterpret_cast<uintptr_t>(global) % (unsigned)bytes));
     }
     Thread& self = *machine.current;
     Copy copy = {to, bytes, self.groups, {}};
-    if (valid) memcpy(copy.value, read_checked(global, valid, 1, site), (size_t)valid);
+    memcpy(copy.value, read_checked(global, bytes, 1, site), (size_t)bytes);
     self.copies.push_back(copy);
     memset(to, poison, (size_t)bytes);
 }

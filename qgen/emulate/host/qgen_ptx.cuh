@@ -50,15 +50,11 @@ inline void qgen_store_f32(float* p, float v, qgen_host::Site site = qgen_host::
 // ---- asynchronous copies, global -> shared ----------------------------------------------------------------
 
 inline void qgen_copy16(void* shared, const void* global, qgen_host::Site site = qgen_host::Site::here()) {
-    qgen_host::copy_async(shared, global, 16, 16, site);
+    qgen_host::copy_async(shared, global, 16, site);
 }
 
-inline void qgen_copy16(void* shared, const void* global, int valid, qgen_host::Site site = qgen_host::Site::here()) {
-    qgen_host::copy_async(shared, global, 16, valid, site);
-}
-
-inline void qgen_copy4(void* shared, const void* global, int valid, qgen_host::Site site = qgen_host::Site::here()) {
-    qgen_host::copy_async(shared, global, 4, valid, site);
+inline void qgen_copy4(void* shared, const void* global, qgen_host::Site site = qgen_host::Site::here()) {
+    qgen_host::copy_async(shared, global, 4, site);
 }
 
 inline void qgen_copy_commit() { qgen_host::copy_commit(); }
@@ -67,6 +63,12 @@ template <int n>
 inline void qgen_copy_wait() {
     static_assert(n >= 0, "a count of groups");
     qgen_host::copy_wait(n);
+}
+
+// ---- bytes --------------------------------------------------------------------------------------------------
+
+inline uint32_t qgen_prmt(uint32_t a, uint32_t b, uint32_t selectors) {
+    return qgen_host::permute_bytes(a, b, selectors);
 }
 
 // ---- number formats ---------------------------------------------------------------------------------------

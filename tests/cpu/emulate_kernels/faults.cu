@@ -16,8 +16,8 @@ extern "C" __global__ void store_any(uint8_t* y, int64_t offset) {
     qgen_store_u32(y + offset, 1u);  // <- store_any
 }
 
-extern "C" __global__ void copy_any(const uint8_t* x, int64_t offset, int to, int valid) {
-    qgen_copy16(qgen_shared + to, x + offset, valid);  // <- copy_any
+extern "C" __global__ void copy_any(const uint8_t* x, int64_t offset, int to) {
+    qgen_copy16(qgen_shared + to, x + offset);  // <- copy_any
     qgen_copy_commit();
     qgen_copy_wait<0>();
 }

@@ -14,8 +14,9 @@ __constant__ const uint32_t weight_of_word[piece_words] = {1, 3, 5, 7};
 template <int threads>
 __device__ __forceinline__ void fill(Piece* ring, const uint8_t* row, int bytes, int step) {
     const int at = (step * threads + (int)threadIdx.x) * 16;
-    const int valid = min(max(bytes - at, 0), 16);
-    qgen_copy16(&ring[step % stages * threads + threadIdx.x], row + (valid ? at : 0), valid);
+    Piece* piece = &ring[step % stages * threads + threadIdx.x];
+    if (at < bytes) qgen_copy16(piece, row + at);
+    else *piece = Piece{};
     qgen_copy_commit();
 }
 
@@ -56,9 +57,9 @@ extern "C" __global__ void __launch_bounds__(64) sum_rows(const uint8_t* __restr
     }
 }
 
-extern "C" __global__ void copy4(const uint8_t* x, uint32_t* y, int valid) {
+extern "C" __global__ void copy4(const uint8_t* x, uint32_t* y) {
     extern __shared__ __align__(16) uint8_t qgen_shared[];
-    qgen_copy4(qgen_shared + threadIdx.x * 4, x + threadIdx.x * 4, valid);
+    qgen_copy4(qgen_shared + threadIdx.x * 4, x + threadIdx.x * 4);
     qgen_store_u32(y + threadIdx.x, *(uint32_t*)(qgen_shared + threadIdx.x * 4));
     qgen_copy_wait<0>();  // nothing is committed yet
     qgen_store_u32(y + 32 + threadIdx.x, *(uint32_t*)(qgen_shared + threadIdx.x * 4));

@@ -8,37 +8,33 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from qgen import codec, contract, plan
-from qgen.dispatch import routed_instance
-from qgen.emulated import ARCH, EmulatedMatvec
+from qgen import codec, plan
+from qgen.dispatch import routed_instance, routed_rung
+from qgen.emulated import ARCH, EmulatedLadder, EmulatedMatvec
 from qgen.errors import QgenError
 from qgen.gguf import GgufTensor
 from qgen.gguf.types import PLAIN_TYPES
 from qgen.progress import progress
 from qgen.spec import Format
+from qgen.verify.verdict import F32, SHOWN, Rows, Verdict, row_bytes
 from qgen.weights import Model, Weight, formats_by_id, load, not_a_matrix
 
 EMULATED_ROWS = 256  # rows of a matrix that the emulator runs unless told otherwise: seconds for a small model
 _CHUNK = 1 << 20  # weights the oracle decodes at a time: some 30 MB of temporaries
-_SHOWN = 3  # bad blocks or rows a finding names
-
-F32 = NDArray[np.float32]
-U8 = NDArray[np.uint8]
-Rows = NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)
 class MatrixResult:
     """One matrix: what ran, what was compared, and what was found. It passed when there are no findings.
 
-    rows_run, rows_compared: rows the kernel computed, rows both judges looked at
+    tokens:                  columns of x
+    rows_run, rows_compared: rows the kernel computed, rows both judges looked at, for every token
     largest_error:           largest |y - oracle| over the rows compared, and `allowed_error` the bound there
     kernel:                  entry that ran
     """
@@ -47,6 +43,7 @@ class MatrixResult:
     format: str
     rows: int
     columns: int
+    tokens: int
     kernel: str
     rows_run: int
     rows_compared: int
@@ -73,11 +70,15 @@ class SkippedTensor:
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyReport:
-    """The outcome for one file. `device` says where kernels ran, `sample` which rows were run and compared."""
+    """The outcome for one file. `device` says where kernels ran, `sample` which rows were run and compared.
+
+    tokens: how many every matrix was multiplied by
+    """
 
     path: str
     device: str
     sample: str
+    tokens: int
     matrices: tuple[MatrixResult, ...]
     skipped: tuple[SkippedTensor, ...]
     seconds: float
@@ -99,7 +100,8 @@ class VerifyReport:
 
     def table(self) -> str:
         """The report as text: one line a matrix, then what was not run and why, then the findings and the verdict."""
-        lines = [f"{self.path}", f"device: {self.device}", f"rows:   {self.sample}", ""]
+        lines = [f"{self.path}", f"device: {self.device}", f"rows:   {self.sample}"]
+        lines += [*([f"tokens: {self.tokens}"] if self.tokens != 1 else []), ""]
         cells: list[tuple[str, ...]] = [("tensor", "format", "N x K", "rows", "largest error", "allowed", "result")]
         cells += [
             (
@@ -129,7 +131,7 @@ class VerifyReport:
             reasons = dict.fromkeys(s.reason for s in self.skipped if s.refused == refused)
             for reason in reasons:
                 names = [s.name for s in self.skipped if (s.refused, s.reason) == (refused, reason)]
-                shown = names if refused else names[:_SHOWN]
+                shown = names if refused else names[:SHOWN]
                 more = f", ... ({len(names)} tensors)" if len(names) > len(shown) else ""
                 lines += ["", f"{title}: {reason}", f"  {', '.join(shown)}{more}"]
         return lines
@@ -140,11 +142,13 @@ def verify(
     *,
     device: str = "auto",
     rows: int | None = None,
+    tokens: int = 1,
     seed: int = 0,
     show_progress: bool = True,
 ) -> VerifyReport:
     """Run and judge every quantised matrix of a GGUF file.
 
+    tokens: columns of x: 1 runs the matvec, more the ladder
     device: "cuda", "cpu" (the emulator), or "auto": the first device where there is one, else the emulator
     rows:   rows of each matrix to compare (the first, the last, and others drawn from `seed`); left out, all of them
             on a device and EMULATED_ROWS in the emulator. A device computes all rows either way.
@@ -153,12 +157,12 @@ def verify(
     Mismatches are findings in the report. QgenError is raised for a broken file, a device that is not there, or a
     missing compiler.
     """
-    if device not in ("auto", "cuda", "cpu") or (rows is not None and rows < 1):
+    if device not in ("auto", "cuda", "cpu") or (rows is not None and rows < 1) or tokens < 1:
         raise QgenError(
             stage="verify",
             subject="arguments",
-            found=f"device {device!r}, rows {rows}",
-            allowed="device auto, cuda or cpu; rows at least 1",
+            found=f"device {device!r}, rows {rows}, tokens {tokens}",
+            allowed="device auto, cuda or cpu; rows and tokens at least 1",
             next="run `qgen verify --help`",
         )
     started = time.monotonic()
@@ -169,13 +173,14 @@ def verify(
     results = []
     with progress("verify", len(jobs), show=show_progress) as step:
         for index, weight in enumerate(jobs):
-            results.append(_verify_matrix(weight, runner, limit=limit, seed=(seed, index)))
+            results.append(_verify_matrix(weight, runner, tokens=tokens, limit=limit, seed=(seed, index)))
             step()
     chosen = "all" if limit is None else f"first, last and random ones (seed {seed}), at most {limit} a matrix"
     return VerifyReport(
         path=str(path),
         device=runner.label,
         sample=f"{chosen}; all were run" if runner.runs_all and limit else chosen,
+        tokens=tokens,
         matrices=tuple(results),
         skipped=skipped,
         seconds=time.monotonic() - started,
@@ -230,7 +235,7 @@ class _Runner(Protocol):
     runs_all: bool
 
     def run(self, weight: Weight, x: F32, rows: Rows) -> tuple[F32, str]:
-        """y of the chosen rows, and the entry that computed it."""
+        """y float32[T, n] of the chosen rows for x float32[T, K], and the entry that computed it."""
 
 
 class _Emulator:
@@ -239,15 +244,21 @@ class _Emulator:
     def __init__(self, why: str) -> None:
         self.label = f"none ({why}); kernels run in the emulator on the CPU"
         self._programs: dict[str, EmulatedMatvec] = {}
+        self._ladders: dict[str, EmulatedLadder] = {}
 
     def run(self, weight: Weight, x: F32, rows: Rows) -> tuple[F32, str]:
         name = weight.format.name
+        # The kernel of the whole matrix, not of the sample.
+        if len(x) > 1:
+            rung = routed_rung(weight.format, weight.rows, weight.columns, len(x), ARCH)
+            if name not in self._ladders:
+                self._ladders[name] = EmulatedLadder(weight.format)
+            return self._ladders[name](row_bytes(weight, rows), x, rung=rung), rung.name
         if name not in self._programs:
             self._programs[name] = EmulatedMatvec(weight.format)
         program = self._programs[name]
-        # The kernel of the whole matrix, not of the sample.
         instance = routed_instance(program.plan, weight.rows, weight.columns, ARCH)
-        return program(row_bytes(weight, rows), x, instance=instance), instance.name
+        return program(row_bytes(weight, rows), x[0], instance=instance)[None], instance.name
 
 
 class _Device:
@@ -261,8 +272,8 @@ class _Device:
 
     def run(self, weight: Weight, x: F32, rows: Rows) -> tuple[F32, str]:
         # A copy that ends with this call: the model as a whole need not fit on the device.
-        bound = self._run.bind(self._run.to_device(weight))
-        return self._run.to_host(bound(self._run.from_host(x)))[rows], bound.instance.name
+        bound = self._run.bind(self._run.to_device(weight), tokens=len(x))
+        return self._run.to_host(bound(self._run.from_host(x)))[:, rows], bound.instance.name
 
 
 def _runner(device: str) -> _Runner:
@@ -281,14 +292,6 @@ def _runner(device: str) -> _Runner:
 # ---- judging ----------------------------------------------------------------------------------------------------
 
 
-def row_bytes(weight: Weight, rows: Rows) -> U8:
-    """uint8[len(rows), bytes of a row]: copies of the chosen rows of a weight on the host, without padding."""
-    lines = np.lib.stride_tricks.as_strided(
-        weight.data.reshape(-1), (weight.rows, weight.row_bytes), (weight.row_stride_bytes, 1), writeable=False
-    )
-    return np.ascontiguousarray(lines[rows])
-
-
 def sample_rows(count: int, limit: int | None, rng: np.random.Generator) -> Rows:
     """Ascending row numbers: all of `count`, or the first, the last, and others at random, `limit` in total."""
     if limit is None or limit >= count:
@@ -298,23 +301,27 @@ def sample_rows(count: int, limit: int | None, rng: np.random.Generator) -> Rows
     return np.sort(np.concatenate([ends, others]))
 
 
-def _verify_matrix(weight: Weight, runner: _Runner, *, limit: int | None, seed: tuple[int, int]) -> MatrixResult:
+def _verify_matrix(
+    weight: Weight, runner: _Runner, *, tokens: int, limit: int | None, seed: tuple[int, int]
+) -> MatrixResult:
     started = time.monotonic()
     rng = np.random.default_rng(seed)
-    x = rng.standard_normal(weight.columns, dtype=np.float32)
+    x = rng.standard_normal((tokens, weight.columns), dtype=np.float32)
     rows = sample_rows(weight.rows, limit, rng)
     findings = list(bad_scales(weight))
     y, kernel = runner.run(weight, x, rows)
-    verdict = _Verdict()
+    verdict = Verdict(tokens)
     each = max(1, _CHUNK // weight.columns)
     for first in range(0, len(rows), each):
         part = slice(first, first + each)
-        verdict.judge(weight, x, rows[part], y[part])
+        for token in range(tokens):
+            verdict.judge(weight, x[token], rows[part], y[token, part], token)
     return MatrixResult(
         name=weight.name,
         format=weight.format.name,
         rows=weight.rows,
         columns=weight.columns,
+        tokens=tokens,
         kernel=kernel,
         rows_run=weight.rows if runner.runs_all else len(rows),
         rows_compared=len(rows),
@@ -323,51 +330,6 @@ def _verify_matrix(weight: Weight, runner: _Runner, *, limit: int | None, seed: 
         seconds=time.monotonic() - started,
         findings=(*findings, *verdict.findings()),
     )
-
-
-class _Verdict:
-    """Collects the rows on which a kernel and a judge disagree."""
-
-    def __init__(self) -> None:
-        self.largest_error = 0.0
-        self.allowed_error = 0.0
-        self._wrong: dict[str, tuple[int, str]] = {}
-
-    def judge(self, weight: Weight, x: F32, rows: Rows, y: F32) -> None:
-        blocks = row_bytes(weight, rows).reshape(len(rows), -1, weight.format.bytes)
-        agreed = contract.mul_mat(weight.format, blocks, x)
-        same = (y.view(np.uint32) == agreed.view(np.uint32)) | (np.isnan(y) & np.isnan(agreed))
-        self._count(
-            "other bits than the arithmetic contract gives", ~same, lambda i: f"{y[i]!r}, not {agreed[i]!r}", rows
-        )
-        exact, bound = contract.reference(weight.format, blocks, x)
-        with np.errstate(all="ignore"):
-            error = np.abs(y.astype(np.float64) - exact)
-            # A sum with an Inf or NaN in it has no bound; it must not come out as a number.
-            fits = np.where(np.isfinite(bound), error <= bound, ~np.isfinite(y))
-        self._count(
-            "off by more than rounding explains",
-            ~fits,
-            lambda i: f"{y[i]!r}, not {exact[i]!r} within {bound[i]:.2e}",
-            rows,
-        )
-        finite = np.isfinite(error) & np.isfinite(bound)
-        if finite.any():
-            worst = int(np.argmax(np.where(finite, error, -1.0)))
-            if error[worst] >= self.largest_error:
-                self.largest_error, self.allowed_error = float(error[worst]), float(bound[worst])
-
-    def _count(self, what: str, wrong: NDArray[np.bool_], show: Callable[[int], str], rows: Rows) -> None:
-        found = np.flatnonzero(wrong)
-        if not len(found):
-            return
-        seen, text = self._wrong.get(what, (0, ""))
-        named = [f"row {rows[i]}: {show(int(i))}" for i in found[: max(0, _SHOWN - seen)]]
-        self._wrong[what] = (seen + len(found), "; ".join(filter(None, [text, *named])))
-
-    def findings(self) -> Iterator[str]:
-        for what, (count, text) in self._wrong.items():
-            yield f"{count} rows {what} ({text}{'; ...' if count > _SHOWN else ''})"
 
 
 def bad_scales(weight: Weight) -> Iterator[str]:
@@ -382,12 +344,12 @@ def bad_scales(weight: Weight) -> Iterator[str]:
             values = codec.scalars(weight.format, field.name, row_bytes(weight, rows).reshape(-1, weight.format.bytes))
             bad = np.argwhere(~np.isfinite(values))
             count += len(bad)
-            for block, entry in bad[: max(0, _SHOWN - len(named))]:
+            for block, entry in bad[: max(0, SHOWN - len(named))]:
                 row, place = first + block // per_row, block % per_row
                 part = f" entry {entry}" if values.shape[1] > 1 else ""
                 named.append(f"block {place} of row {row}: {field.name}{part} = {values[block, entry]}")
         if count:
-            yield f"{count} scales are NaN or Inf ({'; '.join(named)}{'; ...' if count > _SHOWN else ''})"
+            yield f"{count} scales are NaN or Inf ({'; '.join(named)}{'; ...' if count > SHOWN else ''})"
 
 
 def _columns(cells: list[tuple[str, ...]]) -> list[str]:

@@ -1,0 +1,118 @@
+"""A sweep over token counts as text: a table of microseconds by token count and kernel, and the page to keep."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from qgen.bench.records import Report, Row
+from qgen.bench.report import NO_FIGURE, columns, conditions_lines, markdown_table, number
+
+
+def table(report: Report) -> str:
+    """The tables for the terminal, with what a reader must know above them and findings below."""
+    c = report.conditions
+    lines = [f"{c.facts.name}, driver {c.driver}, {c.date}, revision {c.revision}", *(f"NOTE {n}" for n in c.notes)]
+    lines += [f"skipped {s.what}: {s.reason}" for s in report.skipped]
+    for own in sweeps(report):
+        lines += ["", _title(own), *columns([_head(own), *_cells(report, own)])]
+    lines += [
+        f"WRONG {row.kernel} at {row.shape}, T = {row.tokens}: {row.problem}" for row in report.rows if row.problem
+    ]
+    if report.aborted:
+        lines.append(f"STOPPED at {report.aborted}")
+    return "\n".join(lines)
+
+
+def markdown(report: Report, plots: Sequence[str] = ()) -> str:
+    """The report to keep under docs/benchmarks. plots: file names beside it."""
+    checked = (
+        "every result is equal, bit for bit, to single-column results of this run, "
+        "whose sampled rows are the contract's bits"
+    )
+    lines = ["# qgen bench ladder", "", *conditions_lines(report, checked), ""]
+    lines += [f"![{name.removesuffix('.png').replace('_', ' ')}]({name})" for name in plots] + [""] * bool(plots)
+    for own in sweeps(report):
+        lines += [f"## {_title(own)}", "", *markdown_table(_head(own), _cells(report, own))]
+    if report.rows:
+        lines += [
+            "Microseconds a call, quantisation of the activation included. `[ ]`: the kernel that a call gets; `<`: "
+            "another rung was faster by more than both spreads. `t / t(1)`, the floor's percentage and the peers stand "
+            "beside the routed kernel.",
+            "",
+        ]
+    if report.skipped:
+        lines += ["## Not measured", "", *(f"- {s.what}: {s.reason}" for s in report.skipped), ""]
+    wrong = [f"- `{r.kernel}` at {r.shape}, T = {r.tokens}: {r.problem}" for r in report.rows if r.problem]
+    if wrong or report.aborted:
+        lines += ["## Failed", "", *wrong, *([f"- stopped at {report.aborted}"] if report.aborted else []), ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def sweeps(report: Report) -> list[list[Row]]:
+    """The rows of each format and shape."""
+    found: dict[tuple[str, str], list[Row]] = {}
+    for row in report.rows:
+        found.setdefault((row.format, row.shape), []).append(row)
+    return list(found.values())
+
+
+def kernels(own: Sequence[Row]) -> dict[str, list[Row]]:
+    """The rows of one sweep by kernel, in order of appearance: the mat-vec, then the rungs."""
+    found: dict[str, list[Row]] = {}
+    for row in own:
+        found.setdefault(row.launch if row.family == "ksplit_mma" else row.family, []).append(row)
+    return found
+
+
+def _title(own: Sequence[Row]) -> str:
+    first = own[0]
+    floor = f", read floor {number(first.read_floor.us.median)} us" if first.read_floor else ""
+    return f"{first.format}, {first.shape.replace('x', ' x ')}, {first.weight_bytes / 1e6:.1f} MB{floor}"
+
+
+def _head(own: Sequence[Row]) -> tuple[str, ...]:
+    return ("T", *kernels(own), "quantise", "t / t(1)", "%read", "peers (us, times faster)")
+
+
+def _cells(report: Report, own: Sequence[Row]) -> list[tuple[str, ...]]:
+    one = next((row.us for row in own if row.tokens == 1 and row.routed), None)
+    cells = []
+    for tokens in dict.fromkeys(row.tokens for row in own):
+        case = [row for row in own if row.tokens == tokens]
+        routed = next((row for row in case if row.routed), None)
+        line = [str(tokens)]
+        for rows in kernels(own).values():
+            line.append(_cell(next((row for row in rows if row.tokens == tokens), None), case))
+        quantise = routed.times.quantise.median if routed and routed.times else None
+        ratio = routed.us / one if routed and routed.us and one else None
+        line += [number(quantise), number(ratio), number(routed.percent(routed.read_floor) if routed else None, 0)]
+        cells.append((*line, _peers(routed)))
+    return cells
+
+
+def _cell(row: Row | None, case: Sequence[Row]) -> str:
+    if row is None:
+        return ""
+    if row.problem:
+        return "WRONG"
+    text = number(row.us)
+    if not row.routed:
+        return text
+    return f"[{text}]" + (" <" if beaten(row, case) else "")
+
+
+def beaten(routed: Row, case: Sequence[Row]) -> bool:
+    """Whether another kernel of the case was faster by more than the middle half of either one's passes."""
+    if routed.times is None:
+        return False
+    own = routed.times.total
+    return any(
+        row.times is not None and row.times.total.three_quarters < own.quarter for row in case if row is not routed
+    )
+
+
+def _peers(row: Row | None) -> str:
+    if row is None:
+        return NO_FIGURE
+    figures = sorted(row.peers, key=lambda f: f.us)
+    return "; ".join(f"{f.peer} {f.row} {f.us:g} ({number(row.ratio(f))}x)" for f in figures) or NO_FIGURE

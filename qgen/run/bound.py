@@ -1,0 +1,207 @@
+"""mul_mat made ready for one weight on one device: the kernels, loaded, and the two launches of a call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from qgen import emit, operands, plan
+from qgen.operands import refusal
+from qgen.run import device as room
+from qgen.spec import Format
+from qgen.weights import Weight
+
+_ALIGNMENT = 256  # between the parts of one allocation; more than any vector load needs
+_INT32 = 2**31 - 1
+
+# A launch but for its stream: grid, block, arguments, bytes of shared memory.
+Launch = tuple[tuple[int, ...], tuple[int, ...], Sequence[Any], int]
+
+
+class Bound:
+    """The two launches of mul_mat for one weight on one device: quantise x, multiply.
+
+    instance: the variant of the matmul plan that runs
+    """
+
+    instance: plan.Instance | plan.Rung
+    max_tokens: int
+
+    def __init__(self, weight: Weight, device: int) -> None:
+        """weight: with its bytes on `device`. Raises QgenError when no kernel takes it there."""
+        if max(weight.rows, weight.columns) > _INT32:
+            found = f"{weight.rows} rows of {weight.columns}"
+            raise refusal(weight.name, found, f"at most {_INT32} of each", "split the weight")
+        operands.check_aligned(
+            weight.name, weight.data, weight.format.alignment, f"{weight.format.name} blocks are loaded in vectors"
+        )
+        self.weight = weight
+        self.device = device
+        # The sizes the kernels expect: int64 stride, int32 counts.
+        self._blocks = np.int32(weight.columns // weight.format.block)
+        self._leading = (weight.data, np.int64(weight.row_stride_bytes), np.int32(weight.rows), self._blocks)
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Bytes of scratch memory that a call with one token needs."""
+        return self.workspace_for(1)
+
+    def workspace_for(self, tokens: int) -> int:
+        """Bytes of scratch memory that a call with this many tokens needs."""
+        raise NotImplementedError
+
+    def _launches(self, tokens: int, x: Any, workspace: Any, out: Any) -> tuple[Launch, Launch]:
+        raise NotImplementedError
+
+    def __call__(self, x: Any, out: Any = None, *, workspace: Any = None) -> Any:
+        """y = weight @ x; see `qgen.mul_mat`, which is this behind a search for the binding."""
+        x = room.as_cupy("x", x)
+        tokens = operands.check_matrix("x", x, length=self.weight.columns, what="K", device=self.device)
+        if not 1 <= tokens <= self.max_tokens:
+            raise refusal(
+                "x",
+                f"shape {list(x.shape)}: T = {tokens} tokens",
+                f"T = 1 to {self.max_tokens} for {self.instance.name}",
+                "call qgen.mul_mat, which picks the kernel by T",
+            )
+        nbytes = self.workspace_for(tokens)
+        given = {"weight": self.weight.data, "x": x}
+        if out is not None:
+            out = given["out"] = room.as_cupy("out", out)
+            operands.check_matrix("out", out, length=self.weight.rows, what="N", device=self.device, tokens=tokens)
+        if workspace is not None:
+            workspace = given["workspace"] = room.as_cupy("workspace", workspace)
+            operands.check_workspace(workspace, nbytes=nbytes, alignment=16, device=self.device)
+        operands.check_apart(given)
+        with room.device_errors(self.weight.name), room.cupy_module().cuda.Device(self.device):
+            if workspace is None or out is None:
+                shape = (self.weight.rows,) if x.ndim == 1 else (tokens, self.weight.rows)
+                out, workspace = self._allocate(out, workspace, shape, nbytes)
+            (grid, block, args, shared), second = self._launches(tokens, x, workspace, out)
+            self._quantize(grid, block, args, shared)
+            grid, block, args, shared = second
+            self._matmul(grid, block, args, shared)
+        return out
+
+    def _load(self, quantize: plan.Plan, entry: str, matmul: plan.Plan, threads: int, shared: int) -> tuple[int, int]:
+        """Load both kernels. Returns the multiprocessors, and how many CTAs of the matmul fit on one of them."""
+        with room.cupy_module().cuda.Device(self.device):
+            self._quantize = _function(quantize, entry, self.device)
+            self._matmul = _function(matmul, self.instance.name, self.device)
+            room.allow_shared(self._matmul, shared)
+            return room.occupancy(self._matmul, threads=threads, shared=shared, device=self.device)
+
+    def _allocate(self, out: Any, workspace: Any, shape: tuple[int, ...], nbytes: int) -> tuple[Any, Any]:
+        cupy = room.cupy_module()
+        if not cupy.cuda.get_current_stream().is_capturing():
+            return (
+                cupy.empty(shape, dtype=np.float32) if out is None else out,
+                cupy.empty(nbytes, dtype=np.uint8) if workspace is None else workspace,
+            )
+        # Under capture the workspace must outlive this call: the graph writes to it at every replay. It therefore
+        # shares one allocation with the result, which the caller keeps.
+        if out is not None:
+            raise refusal(
+                "workspace",
+                "none, with `out` given, on a stream that is being captured",
+                "scratch memory that lives as long as the graph",
+                "pass workspace=qgen.workspace(weight, tokens=T), made before the capture, and keep it",
+            )
+        begin = 0 if workspace is not None else -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+        buffer = cupy.empty(begin + 4 * int(np.prod(shape)), dtype=np.uint8)
+        result = buffer[begin:].view(np.float32).reshape(shape)
+        return result, buffer[:begin] if workspace is None else workspace
+
+
+class Matvec(Bound):
+    """mul_mat at T = 1, family matvec. Made by `qgen.run.bind`."""
+
+    max_tokens = 1
+
+    def __init__(self, weight: Weight, device: int, instance: plan.Instance) -> None:
+        """weight: with its bytes on `device`. Raises QgenError when no kernel takes it there."""
+        super().__init__(weight, device)
+        self.instance = instance
+        matvec, quantize = matvec_plans(weight.format)
+        blocks = int(self._blocks)
+        self._nbytes = matvec.workspace_bytes(blocks)
+        fit = self._load(quantize, quantize.name, matvec, 32 * matvec.warps, instance.shared_bytes)
+        first = plan.launch_quantize(quantize, blocks)
+        second = plan.launch(matvec, instance, weight.rows, *fit)
+        self._first = ((first.grid,), (first.block,), first.shared)
+        self._second = ((second.grid,), (second.block,), second.shared)
+
+    def workspace_for(self, tokens: int) -> int:
+        """Bytes of scratch memory of a call; T is 1."""
+        return self._nbytes
+
+    def _launches(self, tokens: int, x: Any, workspace: Any, out: Any) -> tuple[Launch, Launch]:
+        grid, block, shared = self._first
+        first = (grid, block, (x, self._blocks, workspace), shared)
+        grid, block, shared = self._second
+        return first, (grid, block, (*self._leading, workspace, out), shared)
+
+
+class Ladder(Bound):
+    """mul_mat for T tokens on one rung of the family ksplit_mma. Made by `qgen.run.bind`.
+
+    Every rung takes every T, a rung's capacity of tokens at a time.
+    """
+
+    max_tokens = plan.MAX_TOKENS
+
+    def __init__(self, weight: Weight, device: int, rung: plan.Rung) -> None:
+        """weight: with its bytes on `device`. Raises QgenError when no kernel takes it there."""
+        super().__init__(weight, device)
+        self.instance: plan.Rung = rung
+        self._plan, self._quantize_plan = ladder_plans(weight.format)
+        quantize = self._quantize_plan
+        self._fit = self._load(quantize, quantize.name, self._plan, 32 * rung.warps, rung.shared_bytes)
+
+    def workspace_for(self, tokens: int) -> int:
+        """Bytes of scratch memory of a call with this many tokens: they grow with every eight."""
+        return self._plan.workspace_bytes(int(self._blocks), tokens)
+
+    def _launches(self, tokens: int, x: Any, workspace: Any, out: Any) -> tuple[Launch, Launch]:
+        count = np.int32(tokens)
+        first, y = plan.launch_quantize_fragments(self._quantize_plan, int(self._blocks), tokens)
+        quantize: Launch = (
+            (first.grid, y),
+            (first.block,),
+            (x, np.int64(operands.row_stride(x)), self._blocks, count, workspace),
+            first.shared,
+        )
+        second, y = plan.launch_ksplit(self._plan, self.instance, self.weight.rows, tokens, *self._fit)
+        multiply: Launch = (
+            (second.grid, y),
+            (second.block,),
+            (*self._leading, count, workspace, out, np.int64(operands.row_stride(out))),
+            second.shared,
+        )
+        return quantize, multiply
+
+
+@cache
+def matvec_plans(format: Format) -> tuple[plan.MatvecPlan, plan.QuantizePlan]:
+    """What runs T = 1. Raises QgenError for a format without kernels."""
+    matvec = plan.plan_matvec(format)
+    return matvec, plan.plan_quantize(matvec)
+
+
+@cache
+def ladder_plans(format: Format) -> tuple[plan.KsplitPlan, plan.FragmentQuantizePlan]:
+    """What runs T > 1. Raises QgenError for a format without such kernels."""
+    ladder = plan.plan_ksplit(format)
+    return ladder, plan.plan_quantize_fragments(ladder)
+
+
+@cache
+def _source(chosen: plan.Plan) -> str:
+    return emit.emit(chosen).text
+
+
+def _function(chosen: plan.Plan, entry: str, device: int) -> Any:
+    return room.load_module(chosen.file, _source(chosen), device).get_function(entry)

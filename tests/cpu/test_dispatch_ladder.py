@@ -1,0 +1,107 @@
+"""The shipped dispatch above one token: which rung serves which T, with which quantiser, and where nothing does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from qgen import build, dispatch, generate
+from qgen.archs import load_archs
+from qgen.dispatch import Request
+from qgen.dispatch.kernels import MAX_ROWS, catalog
+from qgen.dispatch.proof import prove
+from qgen.dispatch.routes import load_routes
+from qgen.dispatch.space import load_space
+from qgen.plan import MAX_TOKENS, FragmentQuantizePlan, KsplitPlan, plan_all
+from qgen.spec import load_formats
+
+FORMATS = load_formats()
+PLANS, REFUSED = plan_all(FORMATS)
+LADDERS = {p.format: p for p in PLANS if isinstance(p, KsplitPlan)}
+QUANTISERS = {p.layout.name: p.name for p in PLANS if isinstance(p, FragmentQuantizePlan)}
+RUNG_OF = {2: 8, 7: 8, 8: 8, 9: 16, 16: 16, 17: 32, 32: 32, 33: 32, 97: 32, MAX_TOKENS: 32}
+
+
+def asked(format: str, **changes: object) -> dispatch.Decision:
+    request = Request("mul_mat", format, FORMATS[format].activation or "", T=1, N=4096, K=4096, arch="sm_90")
+    return dispatch.lookup(replace(request, **changes))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("policy", ["fastest", "invariant"])
+@pytest.mark.parametrize("arch", [a for a in load_archs() if a != "sm_75"])
+def test_every_t_has_its_rung_and_its_quantiser(arch: str, policy: str) -> None:
+    for format, plan in LADDERS.items():
+        one = asked(format, arch=arch, policy=policy)
+        for tokens, columns in RUNG_OF.items():
+            found = asked(format, T=tokens, arch=arch, policy=policy)
+            (rung,) = (r for r in plan.rungs if r.columns == columns)
+            assert (found.kernel, found.file) == (rung.name, plan.file)
+            assert found.quantiser == QUANTISERS[plan.layout.name] != one.quantiser
+            assert found.contract == one.contract == plan.contract.name, "a column's bits would depend on T"
+            served = asked(format, op="quantize_activation", T=tokens, arch=arch, policy=policy)
+            assert served.kernel == found.quantiser
+
+
+@pytest.mark.parametrize("policy", ["fastest", "invariant"])
+@pytest.mark.parametrize("op", ["mul_mat", "quantize_activation"])
+def test_refusals_say_why(op: str, policy: str) -> None:
+    old = asked("Q4_K", op=op, T=2, arch="sm_75", policy=policy)
+    assert (old.kernel, old.code) == (None, "tokens") and "sm_75" in old.reason and "m16n8k32" in old.reason
+    assert asked("Q4_K", op=op, T=1, arch="sm_75", policy=policy).served
+    many = asked("Q4_K", op=op, T=MAX_TOKENS + 1, policy=policy)
+    assert (many.kernel, many.code) == (None, "tokens") and str(MAX_TOKENS) in many.reason
+
+
+def test_rows_end_where_a_kernel_can_still_round_them_up() -> None:
+    for tokens in (1, 2, 33):
+        assert asked("Q4_K", T=tokens, N=MAX_ROWS).served
+        assert asked("Q4_K", T=tokens, N=MAX_ROWS + 1).code == "size"
+
+
+def test_one_contract_a_format_from_one_token_to_the_end() -> None:
+    proof = dispatch.prove_shipped(PLANS, REFUSED)
+    assert proof.ok, str(proof.findings[0])
+    spans = {format: t for (op, format), t in proof.coverage.items() if op == "mul_mat"}
+    assert spans == dict.fromkeys(LADDERS, ((1, MAX_TOKENS),)) and len(spans) == 20
+
+
+def test_the_bound_on_waste_is_the_least_that_holds() -> None:
+    """64 columns for 33 tokens: any bound below 64 / 33 must be refused, or it bounds nothing."""
+    space = load_space()
+    things = catalog(PLANS, REFUSED, FORMATS, space)
+    routes = load_routes(space, things)
+    waste = routes.waste["mul_mat"]
+    assert 64 / 33 <= waste.bound < 64 / 33 + 0.02 and waste.columns == 8
+    tighter = replace(routes, waste={"mul_mat": replace(waste, bound=1.93)})
+    found = prove(space, things, tighter, load_archs()).findings
+    assert found and {f.kind for f in found} == {"waste"}
+    assert {f.witness["T"] for f in found if f.witness} == {33}
+
+
+def test_only_rungs_that_a_route_names_are_kept() -> None:
+    kept = {p.format: p for p in dispatch.keep_routed(PLANS, REFUSED) if isinstance(p, KsplitPlan)}
+    assert {name: p.rungs for name, p in kept.items()} == {name: p.rungs for name, p in LADDERS.items()}
+    plan = LADDERS["Q4_K"]
+    spare = replace(plan, rungs=(*plan.rungs, replace(plan.rungs[-1], name="nobody_asks", columns=64)))
+    (found,) = (
+        p for p in dispatch.keep_routed([spare if p is plan else p for p in PLANS], REFUSED)
+        if isinstance(p, KsplitPlan) and p.format == "Q4_K"
+    )  # fmt: skip
+    assert found == plan
+
+
+def test_a_ladder_is_not_compiled_where_it_cannot_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = generate.generate()
+    compiled: set[tuple[str, str]] = set()
+
+    def compile_all(items: list[tuple[str, str]], archs: tuple[str, ...], **_: object) -> dict[tuple[str, str], object]:
+        compiled.update((name, arch) for name, _ in items for arch in archs)
+        return {}
+
+    monkeypatch.setattr(build, "compile_all", compile_all)
+    generate.compile_sources(made)
+    for plan in made.plans:
+        archs = {arch for name, arch in compiled if name == plan.file}
+        needs_more = isinstance(plan, KsplitPlan | FragmentQuantizePlan)
+        assert archs == set(load_archs()) - ({"sm_75"} if needs_more else set()), plan.file

@@ -1,0 +1,99 @@
+"""Every rung of the family ksplit_mma and its quantiser, run in the emulator from the text that is generated."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from ksplit_cases import DISTINCT, ROWS, Case, cases, missing_codes, numbers, operands
+from ksplit_checks import Ksplit, check_quantise, compiled, quantise, same
+
+from qgen.errors import QgenError
+from qgen.plan import KsplitPlan, Rung, plan_ksplit, plan_quantize_fragments
+from qgen.spec import load_formats
+
+FORMATS = load_formats()
+
+
+def _plans() -> dict[str, KsplitPlan]:
+    found = {}
+    for name, format in FORMATS.items():
+        try:
+            found[name] = plan_ksplit(format)
+        except QgenError:
+            continue
+    return found
+
+
+PLANS = _plans()
+RUNGS = [(plan, rung) for plan in PLANS.values() for rung in plan.rungs]
+SERVED = list(PLANS)
+
+
+def judge(plan: KsplitPlan, rung: Rung) -> Ksplit:
+    return Ksplit(FORMATS[plan.format], compiled(plan), plan, rung)
+
+
+each_rung = pytest.mark.parametrize(
+    ("plan", "rung"), RUNGS, ids=[f"{plan.format}-{rung.columns}" for plan, rung in RUNGS]
+)
+
+
+@each_rung
+def test_ksplit(plan: KsplitPlan, rung: Rung) -> None:
+    """Tails of rows, blocks and tokens, at many alignments and in three thread orders: the mat-vec's bits."""
+    judge(plan, rung).check_shapes()
+
+
+@each_rung
+def test_ksplit_of_special_numbers(plan: KsplitPlan, rung: Rung) -> None:
+    judge(plan, rung).check_special()
+
+
+@pytest.mark.parametrize("format", SERVED)
+def test_ksplit_rows_gigabytes_apart(format: str) -> None:
+    plan = PLANS[format]
+    judge(plan, plan.rungs[0]).check_far_rows()
+
+
+@pytest.mark.parametrize("format", SERVED)
+def test_the_cases_hold_every_code_at_every_alignment(format: str) -> None:
+    plan = PLANS[format]
+    tried = [(rung, case) for rung in plan.rungs for case in cases(plan, rung)]
+    assert {(case.offset + row * (case.blocks * plan.block_bytes + case.pad)) % 16 for _, case in tried
+            for row in range(case.rows)} == set(range(0, 16, plan.alignment))  # fmt: skip
+    widest = max(rung.columns for rung in plan.rungs)
+    assert {case.tokens for _, case in tried} >= {1, 2, widest - 1, widest, widest + 1, 97}
+    assert any(case.y_pad for _, case in tried)
+    largest = max(case.blocks for _, case in tried if case.rows == ROWS)
+    assert not missing_codes(FORMATS[format], operands(FORMATS[format], largest).packed)
+
+
+@pytest.mark.parametrize("format", SERVED)
+def test_quantiser(format: str) -> None:
+    """Codes, scales and sums of usual and of special numbers lie where the layout record says; padding tokens are 0."""
+    plan = plan_quantize_fragments(PLANS[format])
+    block = plan.layout.block
+    for tokens, blocks in ((1, 1), (8, plan.warps), (9, plan.warps + 1), (19, 3)):
+        rng = np.random.default_rng(tokens)
+        x = rng.standard_normal((tokens, blocks * block), dtype=np.float32)
+        groups = x.reshape(-1, plan.layout.group)
+        with np.errstate(all="ignore"):
+            groups[::3] *= (10.0 ** rng.uniform(-44, 37, (len(groups[::3]), 1))).astype(np.float32)
+        groups[1::3] = np.abs(groups[1::3])  # the largest sums
+        groups[1::6] = 1
+        for at, special in enumerate((0.0, np.nan, -np.inf, 1e-45)):
+            groups[2 + 7 * at :: 29, 3] = special
+        check_quantise(compiled(plan), plan, x)
+
+
+@pytest.mark.parametrize("format", SERVED)
+def test_both_kernels_one_after_the_other(format: str) -> None:
+    """What the quantiser writes, over bytes of 0xFF, is what the matmul reads; T = 11 and its tile's empty tokens."""
+    plan = PLANS[format]
+    convert = plan_quantize_fragments(plan)
+    given, tokens = operands(FORMATS[format], 3), 2 * DISTINCT + 1
+    made, _ = quantise(compiled(convert), convert, given.x[numbers(tokens)], fill=0xFF)
+    case = Case(rows=17, blocks=3, tokens=tokens)
+    for rung in plan.rungs:
+        y, _, _ = judge(plan, rung).run(given, case, activation=made)
+        assert same(y, given.wanted[numbers(tokens), :17]).all()

@@ -1,0 +1,183 @@
+"""What every plan of ksplit_mma must keep, and made-up formats: they run to the bit or are refused with the reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from ksplit_cases import Case, operands
+from ksplit_checks import Ksplit, check_quantise, compiled
+from ksplit_formats import MADE_UP
+
+from qgen import contract
+from qgen.errors import QgenError
+from qgen.plan import (
+    FragmentQuantizePlan,
+    KsplitPlan,
+    MatvecPlan,
+    launch_ksplit,
+    launch_quantize_fragments,
+    plan_all,
+    plan_ksplit,
+    plan_matvec,
+    plan_quantize_fragments,
+)
+from qgen.plan.ksplit import ROWS, SHARED_LIMIT
+from qgen.spec import Format, load_format, load_formats
+
+FORMATS = load_formats()
+PLANS, REFUSED = plan_all(FORMATS)
+LADDERS = {plan.format: plan for plan in PLANS if isinstance(plan, KsplitPlan)}
+each_ladder = pytest.mark.parametrize("plan", LADDERS.values(), ids=LADDERS)
+
+# Codes of a thread that stand for no weight: digits of bytes that four threads cannot share.
+EMPTY_SLOTS = {"PTQ1_0": 48}
+
+
+def test_what_has_a_matvec_has_a_ladder() -> None:
+    """And the same contract, so that T = 1 and T = 96 may be served by either."""
+    singles = {plan.format: plan for plan in PLANS if isinstance(plan, MatvecPlan)}
+    assert singles.keys() == LADDERS.keys() and LADDERS
+    for name, plan in LADDERS.items():
+        assert plan.contract == singles[name].contract
+        assert (plan.layout.activation, plan.layout.group) == (
+            singles[name].layout.activation,
+            singles[name].layout.group,
+        )
+        assert plan.largest_sum < 1 << 31
+
+
+def test_names_are_injective() -> None:
+    files = [plan.file for plan in PLANS]
+    entries = [rung.name for plan in LADDERS.values() for rung in plan.rungs]
+    entries += [instance.name for plan in PLANS if isinstance(plan, MatvecPlan) for instance in plan.instances]
+    entries += [plan.name for plan in PLANS if not isinstance(plan, MatvecPlan | KsplitPlan)]
+    layouts = [plan.layout.name for plan in PLANS if not isinstance(plan, MatvecPlan | KsplitPlan)]
+    for names in (files, entries, layouts):
+        assert len(set(names)) == len(names)
+
+
+@each_ladder
+def test_every_weight_has_one_slot(plan: KsplitPlan) -> None:
+    words = plan.layout.words
+    assert len(words) == 4 and {len(own) for own in words} == {plan.code_words}
+    slots = [element for own in words for word in own for element in word]
+    elements = [element for element in slots if element != plan.block]
+    assert sorted(elements) == list(range(plan.block))
+    assert len(slots) - len(elements) == EMPTY_SLOTS.get(plan.format, 0)
+    layout = plan.layout
+    assert (layout.chunks - 1) * layout.piece_words < plan.code_words <= layout.chunks * layout.piece_words
+    assert layout.piece_words in (2, 4) and 32 * layout.code_bytes == 32 * 32 * 4 * layout.chunks * layout.piece_words
+
+
+@each_ladder
+def test_every_code_word_is_made_once_and_multiplied_once_in_its_group(plan: KsplitPlan) -> None:
+    made = [use.x for step in plan.steps for use in step.uses]
+    assert sorted(made) == list(range(plan.code_words))
+    size = plan.block // plan.groups
+    multiplied = []
+    for group, pairs in enumerate(plan.pairs):
+        for pair in pairs:
+            words = [word for word in (pair.first, pair.second) if word >= 0]
+            assert words and pair.first >= 0
+            multiplied += words
+            met = {element for own in plan.layout.words for word in words for element in own[word]} - {plan.block}
+            assert met and all(element // size == group for element in met)
+    assert sorted(multiplied) == list(range(plan.code_words))
+
+
+@each_ladder
+def test_sums_and_scales_are_of_whole_groups(plan: KsplitPlan) -> None:
+    layout = plan.layout
+    assert layout.scales * layout.group == plan.block == plan.units * plan.contract.unit
+    assert plan.groups % plan.units == 0 and plan.contract.unit % (plan.block // plan.groups) == 0
+    scaled = [word for word in plan.scale_words if word is not None]
+    assert layout.packed_sums == bool(scaled)
+    assert layout.sum_group == (plan.block // plan.groups if scaled else plan.contract.unit)
+    for word in scaled:
+        assert 4 * word.words == plan.groups <= 16, "an integer scale a group, four to a word"
+    if scaled:
+        assert 127 * layout.sum_group <= 127 * 128 + 63, "low and high parts fit int8"
+
+
+@each_ladder
+def test_rungs_fit_the_machines(plan: KsplitPlan) -> None:
+    assert [rung.columns for rung in plan.rungs] == sorted({rung.columns for rung in plan.rungs})
+    for rung in plan.rungs:
+        assert rung.columns == 8 * rung.column_tiles and rung.warps in (8, 16)
+        assert rung.warps * rung.warp_blocks == rung.stage_blocks
+        assert rung.warps * rung.substeps == plan.contract.slices and rung.substeps % rung.warp_blocks == 0
+        # Wherever a stage starts, its bytes lie in so many pieces.
+        stage = rung.stage_blocks * plan.block_bytes
+        worst = max((start + stage + 15) // 16 for start in range(0, 16, plan.alignment))
+        assert rung.pieces >= worst and rung.slot_bytes >= 16 * rung.pieces and rung.slot_bytes % 16 == 0
+        ring, partial = rung.stages * ROWS * rung.slot_bytes, rung.warps * rung.columns * 20 * 4
+        # A word at any address looks 4 bytes further; the last row's slot is followed by as much.
+        assert rung.shared_bytes >= ring + partial + 4 and rung.stages >= 2
+        assert rung.shared_bytes <= SHARED_LIMIT == 99 * 1024
+        assert rung.min_ctas * (rung.shared_bytes + 1024) <= 228 * 1024
+
+
+@each_ladder
+def test_launches_cover_all_rows_and_tokens(plan: KsplitPlan) -> None:
+    for rung in plan.rungs:
+        for rows in (1, 16, 17, 4096, 14336):
+            for tokens in (1, rung.columns, rung.columns + 1, 97):
+                for resident in (1, 132, 264):
+                    shape, grid_y = launch_ksplit(plan, rung, rows, tokens, resident, 1)
+                    assert (shape.block, shape.shared) == (32 * rung.warps, rung.shared_bytes)
+                    assert (grid_y - 1) * rung.columns < tokens <= grid_y * rung.columns
+                    tiles = -(-rows // 16)
+                    assert 1 <= shape.grid <= tiles and shape.grid * grid_y <= max(resident, grid_y)
+
+    convert = plan_quantize_fragments(plan)
+    for blocks, tokens in ((1, 1), (5, 8), (17, 9)):
+        shape, grid_y = launch_quantize_fragments(convert, blocks, tokens)
+        assert shape.grid * convert.warps >= blocks and grid_y == -(-tokens // 8) * 8
+
+
+@each_ladder
+def test_the_quantiser_writes_its_layout(plan: KsplitPlan) -> None:
+    convert = plan_quantize_fragments(plan)
+    layout = convert.layout
+    assert layout == plan.layout and len(convert.order) == 4 * layout.chunks * layout.piece_words
+    assert 32 * convert.values == layout.block and 32 * convert.group_values == layout.group
+    assert isinstance(convert, FragmentQuantizePlan) and convert in PLANS
+
+
+# ---- formats that nobody ships -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", MADE_UP)
+def test_a_made_up_format_runs_to_the_bit_or_is_refused(name: str, tmp_path: Path) -> None:
+    text, refusal = MADE_UP[name]
+    path = tmp_path / "toy.toml"
+    path.write_text(text)
+    format = load_format(path)
+    if refusal:
+        with pytest.raises(QgenError) as error:
+            plan_ksplit(format)
+        assert error.value.stage == "plan" and refusal in error.value.found and error.value.allowed
+        return
+    plan = plan_ksplit(format)
+    assert plan.contract == plan_matvec(format).contract
+    check_made_up(format, plan)
+
+
+def check_made_up(format: Format, plan: KsplitPlan) -> None:
+    """Quantiser and rungs against the contract, and the contract against the decoder."""
+    convert = plan_quantize_fragments(plan)
+    x = np.random.default_rng(2).standard_normal((9, 2 * format.block), dtype=np.float32)
+    x[3] = np.abs(x[3])
+    check_quantise(compiled(convert), convert, x)
+    starts = 16 // plan.alignment
+    for rung in plan.rungs:
+        judged = Ksplit(format, compiled(plan), plan, rung)
+        blocks = plan.contract.slices + 1
+        given = operands(format, blocks)
+        exact, bound = contract.reference(format, given.packed, given.x[0])
+        assert (np.abs(given.wanted[0] - exact) <= bound).all()
+        offset = plan.alignment * (3 % starts)
+        judged.check(given, Case(rows=19, blocks=blocks, tokens=rung.columns - 1, pad=plan.alignment, offset=offset))
+        judged.check(operands(format, 2), Case(rows=3, blocks=2, tokens=rung.columns + 1, y_pad=1, multiprocessors=9))
