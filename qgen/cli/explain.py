@@ -51,9 +51,18 @@ def run(args: argparse.Namespace) -> int:
     formats = load_formats()
     own = formats[args.format].activation if args.format in formats else None
     request = Request(
-        op=args.op, format=args.format, activation=args.activation or own or "f32", T=args.T, N=args.N, K=args.K,
-        arch=args.arch, storage=args.storage, epilogue=args.epilogue, policy=args.policy, contiguous=not args.strided,
-    )  # fmt: skip
+        op=args.op,
+        format=args.format,
+        activation=args.activation or own or "f32",
+        T=args.T,
+        N=args.N,
+        K=args.K,
+        arch=args.arch,
+        storage=args.storage,
+        epilogue=args.epilogue,
+        policy=args.policy,
+        contiguous=not args.strided,
+    )
     plans, refused = plan_all(formats)
     proof, routes = shipped.proof_and_routes(plans, refused)
     made = explain(proof, routes, request)
@@ -80,7 +89,8 @@ def _print(made: Explanation) -> None:
         facts = made.kernel
         print(f"kernel {facts['name']}")
         print(f"  family {facts['family']}, contract {facts['contract'] or 'none'}, file {facts['file']}")
-        print(f"  {facts['threads']} threads a block, {facts['shared_bytes']} bytes of shared memory, {facts['rows']} rows a step")
+        shared = f"{facts['shared_bytes']} bytes of shared memory"
+        print(f"  {facts['threads']} threads a block, {shared}, {facts['rows']} rows a step")
         if facts["quantiser"]:
             print(f"  x comes from {facts['quantiser']}")
     else:

@@ -15,7 +15,17 @@ from qgen.dispatch.table import Table, lookup
 if TYPE_CHECKING:
     from qgen.dispatch.shipped import files, keep_routed, prove_shipped, read_report
 
-__all__ = ["Decision", "Request", "Table", "files", "keep_routed", "lookup", "prove_shipped", "read_report", "routed_instance"]
+__all__ = [
+    "Decision",
+    "Request",
+    "Table",
+    "files",
+    "keep_routed",
+    "lookup",
+    "prove_shipped",
+    "read_report",
+    "routed_instance",
+]
 
 _HOMES = dict.fromkeys(("files", "keep_routed", "prove_shipped", "read_report"), "shipped")
 
