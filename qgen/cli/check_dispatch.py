@@ -14,8 +14,8 @@ def add(verbs: Any) -> None:
     verb = verbs.add_parser(
         "check-dispatch",
         help="prove the dispatch, or another engine's",
-        description="Proves over the whole request space, not on samples, that every request reaches exactly one kernel "
-        "or one refusal, that every compiled kernel is reached and can start, and that the gates agree. "
+        description="Proves over the whole request space, not on samples, that every request reaches exactly one "
+        "kernel or one refusal, that every compiled kernel is reached and can start, and that the gates agree. "
         "Names the smallest request for everything it finds.",
         epilog="Exit status 0 only when proved. docs/dispatch.md says how to read the answer.",
     )

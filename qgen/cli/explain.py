@@ -51,9 +51,18 @@ def run(args: argparse.Namespace) -> int:
     formats = load_formats()
     own = formats[args.format].activation if args.format in formats else None
     request = Request(
-        op=args.op, format=args.format, activation=args.activation or own or "f32", T=args.T, N=args.N, K=args.K,
-        arch=args.arch, storage=args.storage, epilogue=args.epilogue, policy=args.policy, contiguous=not args.strided,
-    )  # fmt: skip
+        op=args.op,
+        format=args.format,
+        activation=args.activation or own or "f32",
+        T=args.T,
+        N=args.N,
+        K=args.K,
+        arch=args.arch,
+        storage=args.storage,
+        epilogue=args.epilogue,
+        policy=args.policy,
+        contiguous=not args.strided,
+    )
     plans, refused = plan_all(formats)
     proof, routes = shipped.proof_and_routes(plans, refused)
     made = explain(proof, routes, request)

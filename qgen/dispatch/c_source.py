@@ -104,14 +104,13 @@ def c_source(proof: Proof, ends: Ends, formats: Mapping[str, Format], archs: Map
         refusals=tuple(CRow(f"{_quoted(code)}, {_quoted(why)}", i) for i, (code, why) in enumerate(ends.refusals)),
         nodes=nodes,
         root=root,
-        gguf=tuple(
-            CCase(f.id, _constant("format", name)) for name, f in sorted(formats.items()) if f.id is not None
-        ),
+        gguf=tuple(CCase(f.id, _constant("format", name)) for name, f in sorted(formats.items()) if f.id is not None),
         capabilities=tuple(
             CCase(major * 100 + minor, _constant("arch", arch.name))
-            for arch in archs.values() for major, minor in arch.serves
+            for arch in archs.values()
+            for major, minor in arch.serves
         ),
-    )  # fmt: skip
+    )
 
 
 def _constant(axis: str, value: str) -> str:
@@ -125,11 +124,15 @@ def _quoted(text: str) -> str:
 def _choice(axis: Axis, number: int) -> CChoice:
     upper = axis.name.upper()
     return CChoice(
-        name=axis.name, doc=axis.doc, number=number, axis_constant=f"QGEN_AXIS_{upper}",
-        count_constant=f"QGEN_{upper}_COUNT", count=len(axis.values),
+        name=axis.name,
+        doc=axis.doc,
+        number=number,
+        axis_constant=f"QGEN_AXIS_{upper}",
+        count_constant=f"QGEN_{upper}_COUNT",
+        count=len(axis.values),
         values=tuple(CValue(_constant(axis.name, v), i, _quoted(v)) for i, v in enumerate(axis.values)),
         reason=_quoted(f"{axis.name} is none of the values of enum qgen_{axis.name}"),
-    )  # fmt: skip
+    )
 
 
 def _integer(axis: Axis) -> CInteger:
@@ -144,9 +147,7 @@ def _kernel(k: Kernel, number: int, numbers: Mapping[str, int]) -> str:
     return f"{texts}, {', '.join(map(str, facts))}"
 
 
-def _nodes(
-    diagram: Diagram, ends: Ends, choices: list[str], integers: list[str]
-) -> tuple[tuple[CNode, ...], int]:
+def _nodes(diagram: Diagram, ends: Ends, choices: list[str], integers: list[str]) -> tuple[tuple[CNode, ...], int]:
     """The graph's questions in an order in which every answer leads on; leaves become numbers below zero."""
     order = [node for node in reversed(list(diagram.bottom_up())) if not diagram.is_leaf(node)]
     target = {node: i for i, node in enumerate(order)}
@@ -165,11 +166,14 @@ def _nodes(
         place = (choices if axis.choice else integers).index(axis.name)
         kind, modulus = data["kind"].upper(), data.get("modulus", 0)
         asked = f"{axis.name} % {modulus}" if modulus else axis.name
-        nodes.append(CNode(
-            text=f"{kind}, {place}, {len(answers)}, {first}, {modulus}", comment=f"{target[node]}: {asked}",
-            answers="".join(f"{a}, " for a in answers).rstrip() + f" /* {target[node]}: {asked} */",
-            bounds="".join(f"INT64_C({b}), " if b else "0, " for b in bounds).rstrip() + f" /* {target[node]} */",
-        ))  # fmt: skip
+        nodes.append(
+            CNode(
+                text=f"{kind}, {place}, {len(answers)}, {first}, {modulus}",
+                comment=f"{target[node]}: {asked}",
+                answers="".join(f"{a}, " for a in answers).rstrip() + f" /* {target[node]}: {asked} */",
+                bounds="".join(f"INT64_C({b}), " if b else "0, " for b in bounds).rstrip() + f" /* {target[node]} */",
+            )
+        )
         first += len(answers)
     return tuple(nodes), target[diagram.root]
 

@@ -191,7 +191,9 @@ def op_faults(space: Space, boxes: list[tuple[Box, str]], like: Mapping[str, str
                 return None
             (one,) = found
             other = model if one == op else op
-            return Mark("disagree", f"{one} serves what {other} refuses, for a format both have kernels for", (op, model))
+            return Mark(
+                "disagree", f"{one} serves what {other} refuses, for a format both have kernels for", (op, model)
+            )
 
         faults |= compare(space.without(("op", *dropped)), sides, verdict)
     return faults

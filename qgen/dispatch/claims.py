@@ -87,9 +87,10 @@ class Claims:
         named = self._named(entry, "formats") if "formats" in entry.data else tuple(facts)
         bounds = {key: entry.pair(key) for key in entry.data if key in numbers}
         return tuple(
-            name for name in named
+            name
+            for name in named
             if name not in left_out and all(lo <= facts[name].get(key, -1) <= hi for key, (lo, hi) in bounds.items())
-        )  # fmt: skip
+        )
 
     # ---- which kernel in which box
 

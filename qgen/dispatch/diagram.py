@@ -139,7 +139,7 @@ class Diagram:
         yield from reversed(list(nx.topological_sort(self.graph)))
 
     def boxes(self) -> Iterator[tuple[dict[str, Condition], Hashable]]:
-        """The whole space as disjoint boxes with their outcomes: the graph's paths, axes that were not asked left out."""
+        """The whole space as disjoint boxes with their outcomes: the graph's paths. Axes not asked are left out."""
         stack: list[tuple[int, dict[str, Condition]]] = [(self.root, {})]
         while stack:
             node, where = stack.pop()

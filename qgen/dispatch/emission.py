@@ -17,7 +17,7 @@ class Ends:
     """What the graph ends in, numbered: kernels in plan order, refusals by code and reason."""
 
     kernels: tuple[Kernel, ...]
-    refusals: tuple[tuple[str, str], ...]
+    refusals: dict[tuple[str, str], int]  # (code, reason) -> number, in order
 
     @classmethod
     def of(cls, proof: Proof) -> Ends:
@@ -28,14 +28,14 @@ class Ends:
             if isinstance(outcome, Leaf) and outcome.refusal is not None:
                 found[outcome.refusal.code, outcome.refusal.reason] = None
         kernels = tuple(k for k in proof.catalog.kernels if k.name in proof.reached)
-        return cls(kernels, tuple(sorted(found)))
+        return cls(kernels, {refusal: number for number, refusal in enumerate(sorted(found))})
 
     def place(self, leaf: Leaf) -> tuple[str, str | int]:
         """How a table row names the outcome."""
         if leaf.kernel is not None:
             return "kernel", leaf.kernel
         assert leaf.refusal is not None
-        return "refusal", self.refusals.index((leaf.refusal.code, leaf.refusal.reason))
+        return "refusal", self.refusals[leaf.refusal.code, leaf.refusal.reason]
 
 
 def flat(proof: Proof, ends: Ends) -> str:
@@ -48,7 +48,16 @@ def flat(proof: Proof, ends: Ends) -> str:
 def kernel_facts(k: Kernel) -> dict[str, Any]:
     """What an engine needs to know about a kernel, for JSON."""
     return {
-        "name": k.name, "file": k.file, "op": k.op, "family": k.family, "format": k.format, "contract": k.contract,
-        "quantiser": k.quantiser, "columns": k.columns, "threads": k.threads, "shared_bytes": k.shared_bytes,
-        "rows": k.rows, "alignment": k.alignment,
-    }  # fmt: skip
+        "name": k.name,
+        "file": k.file,
+        "op": k.op,
+        "family": k.family,
+        "format": k.format,
+        "contract": k.contract,
+        "quantiser": k.quantiser,
+        "columns": k.columns,
+        "threads": k.threads,
+        "shared_bytes": k.shared_bytes,
+        "rows": k.rows,
+        "alignment": k.alignment,
+    }

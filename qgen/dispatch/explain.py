@@ -81,7 +81,11 @@ def _source(routes: Routes, leaf: Leaf, values: Mapping[str, Value]) -> str:
     """The row that decided; a measured choice stands before the route it replaces."""
     if leaf.refusal:
         return leaf.refusal.source
-    claims = [r.label for r in routes.rows if isinstance(r.label, Claim) and r.label.kernel == leaf.kernel and _in(r.where, values)]
+    claims = [
+        r.label
+        for r in routes.rows
+        if isinstance(r.label, Claim) and r.label.kernel == leaf.kernel and _in(r.where, values)
+    ]
     return next((c.source for c in sorted(claims, key=lambda c: not c.tuned)), "")
 
 
@@ -168,7 +172,8 @@ def _nearest(proof: Proof, values: Mapping[str, Value]) -> Iterator[Neighbour]:
             continue
         if not all(name not in where or holds(where[name], values[name]) for name in ("op", "format")):
             continue
-        changes, far = [], 0
+        changes: list[str] = []
+        far = 0
         for axis in proof.space.axes:
             condition = where.get(axis.name)
             if condition is not None and not holds(condition, values[axis.name]):
@@ -177,9 +182,9 @@ def _nearest(proof: Proof, values: Mapping[str, Value]) -> Iterator[Neighbour]:
                 far += distance
         found.append((len(changes), far, outcome.kernel, ", ".join(changes)))
     fewest = min((count for count, *_ in found), default=0)
-    for count, _, kernel, changes in sorted(found):
+    for count, _, kernel, with_these in sorted(found):
         if count == fewest:
-            yield Neighbour(kernel, f"it would serve this request with {changes}")
+            yield Neighbour(kernel, f"it would serve this request with {with_these}")
             return
 
 

@@ -1,12 +1,12 @@
 """Another engine's dispatch, written down as TOML: its axes, kernels, predicates and the walk between them.
 
-    [[axis]]    what the engine looks at (name, doc, values or limits); T, if there is one, comes last
-    [[kernel]]  what is compiled: name, set (what predicates guard), when (boxes it can compute), columns, ladder
-    [[gate]]    a predicate as the engine writes it: yes (boxes). capability: its yes promises a kernel at the end of
-                the walk. guards, scope: for requests in scope it decides whether a kernel of that set is used.
-    [[step]]    the walk: `ask` a gate and go on at yes or no, or split into `cases` ({ when, to }). A place to go is
-                { step }, { kernels = set }, { kernel = name } or { refuse = reason }. The first step is the start.
-    [waste]     more columns than max(columns, bound * T) for T tokens is waste
+[[axis]]    what the engine looks at (name, doc, values or limits); T, if there is one, comes last
+[[kernel]]  what is compiled: name, set (what predicates guard), when (boxes it can compute), columns, ladder
+[[gate]]    a predicate as the engine writes it: yes (boxes). capability: its yes promises a kernel at the end of
+            the walk. guards, scope: for requests in scope it decides whether a kernel of that set is used.
+[[step]]    the walk: `ask` a gate and go on at yes or no, or split into `cases` ({ when, to }). A place to go is
+            { step }, { kernels = set }, { kernel = name } or { refuse = reason }. The first step is the start.
+[waste]     more columns than max(columns, bound * T) for T tokens is waste
 """
 
 from __future__ import annotations
@@ -190,8 +190,10 @@ def _step(
 ) -> ForeignStep:
     name = entry.text("name")
     known: dict[str, list[str]] = {
-        "step": names, "kernels": sorted({k.set for k in kernels}), "kernel": [k.name for k in kernels],
-    }  # fmt: skip
+        "step": names,
+        "kernels": sorted({k.set for k in kernels}),
+        "kernel": [k.name for k in kernels],
+    }
     if ("ask" in entry.data) == ("cases" in entry.data):
         entry.refuse("ask", "both or neither of ask and cases", "one of the two")
     if "ask" in entry.data:

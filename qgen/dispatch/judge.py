@@ -1,4 +1,4 @@
-"""What a class of requests comes to: one kernel, one refusal, or a fault; and the marks that say what is wrong there."""
+"""What a class of requests comes to: one kernel, one refusal, or a fault; and marks that say what is wrong there."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Bench:
         cans = [label for label in labels if isinstance(label, Can)]
         able = sorted({can.kernel for can in cans if not can.foreign})
         if gates:
-            gate = min(gates, key=lambda g: g.rank)
+            gate = min(gates, key=lambda g: g.refusal.rank)
             self.decided.add(gate.refusal.source)
             return _refuse(gate.refusal, able)
         # A measured choice stands in for the routes of its box.

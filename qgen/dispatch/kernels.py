@@ -136,13 +136,23 @@ def _matvec(plan: MatvecPlan, quantiser: str | None, space: Space) -> list[Kerne
     }
     return [
         Kernel(
-            name=i.name, file=plan.file, op=plan.op, family=plan.family, format=plan.format, where=where,
-            contract=plan.contract.name, quantiser=quantiser, columns=1, threads=32 * plan.warps,
-            shared_bytes=i.shared_bytes, rows=plan.warps * i.warp_rows, alignment=plan.alignment,
+            name=i.name,
+            file=plan.file,
+            op=plan.op,
+            family=plan.family,
+            format=plan.format,
+            where=where,
+            contract=plan.contract.name,
+            quantiser=quantiser,
+            columns=1,
+            threads=32 * plan.warps,
+            shared_bytes=i.shared_bytes,
+            rows=plan.warps * i.warp_rows,
+            alignment=plan.alignment,
             knobs={"rows": i.rows, "team_blocks": i.team_blocks},
         )
         for i in plan.instances
-    ]  # fmt: skip
+    ]
 
 
 def _ksplit(plan: KsplitPlan, quantiser: str | None, space: Space, archs: Mapping[str, Arch]) -> list[Kernel]:

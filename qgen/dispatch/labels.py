@@ -15,12 +15,14 @@ class Refusal:
     reason:     the same for people; never empty
     source:     the row it comes from
     deliberate: it may refuse what a kernel could serve
+    rank:       the place of its gate: what a request passed before it was refused; -1 for a gap
     """
 
     code: str
     reason: str
     source: str
     deliberate: bool = False
+    rank: int = -1
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,6 @@ class Gap:
 class Gate:
     """A gate that does not let a box through."""
 
-    rank: int
     refusal: Refusal
 
 

@@ -50,9 +50,10 @@ def entries(diagram: Diagram, axis: str = "T") -> list[int]:
         return bool(diagram.is_leaf(node) or graph.nodes[node]["axis"] == axis)
 
     return [
-        node for node in graph
+        node
+        for node in graph
         if about(node) and (node == diagram.root or any(not about(before) for before in graph.pred[node]))
-    ]  # fmt: skip
+    ]
 
 
 def wasted(spans: Iterable[Span], limit: Waste) -> Placed:
@@ -65,6 +66,18 @@ def wasted(spans: Iterable[Span], limit: Waste) -> Placed:
                 f"allowed are {limit.columns} columns or {limit.bound:g} x"
             )
             yield Mark("waste", text, (span.kernel,)), {"T": lo}
+
+
+def worst(columns: int, t: Ints) -> tuple[float, int]:
+    """The largest ratio of columns computed to columns needed on a stretch, and the T that has it.
+
+    Within one tile count the ratio falls with T, so only the first T and the first of the next tile count.
+    """
+    tiles = -(-t.lo // columns)
+    first = [(tiles * columns / t.lo, t.lo)]
+    if tiles * columns < t.hi:
+        first.append(((tiles + 1) * columns / (tiles * columns + 1), tiles * columns + 1))
+    return max(first)
 
 
 def flagged(span: Span, limit: Waste) -> Iterator[tuple[int, int, int]]:

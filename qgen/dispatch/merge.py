@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from typing import TypeVar
 
-from qgen.dispatch.space import Axis, Condition, Ints, Space
+from qgen.dispatch.space import Condition, Ints, Space
 
 Outcome = TypeVar("Outcome", bound=Hashable)
 Box = dict[str, Condition]
@@ -13,37 +13,46 @@ Box = dict[str, Condition]
 
 def merged(space: Space, boxes: Iterable[tuple[Box, Outcome]]) -> list[tuple[Box, Outcome]]:
     """The same partition of the space with neighbours joined, axis by axis, until nothing changes."""
-    rows = list(boxes)
+    # Conditions are compared by number: one hash of a long set of names, and not one a comparison.
+    numbers: dict[Condition, int] = {}
+    known: list[Condition] = []
+
+    def number(condition: Condition) -> int:
+        if condition not in numbers:
+            numbers[condition] = len(known)
+            known.append(condition)
+        return numbers[condition]
+
+    wholes = [axis.whole for axis in space.axes]
+    rows = [
+        (tuple(number(where.get(a.name, whole)) for a, whole in zip(space.axes, wholes, strict=True)), to)
+        for where, to in boxes
+    ]
     while True:
         before = len(rows)
-        for axis in reversed(space.axes):
-            rows = _along(axis, rows)
+        for at in reversed(range(len(space.axes))):
+            groups: dict[tuple[tuple[int, ...], Outcome], list[int]] = {}
+            for row, to in rows:
+                groups.setdefault(((*row[:at], *row[at + 1 :]), to), []).append(row[at])
+            rows = [
+                ((*rest[:at], joined, *rest[at:]), to)
+                for (rest, to), parts in groups.items()
+                for joined in (parts if len(parts) == 1 else map(number, _union([known[part] for part in parts])))
+            ]
         if len(rows) == before:
-            return rows
+            break
+    named = [(axis.name, number(whole)) for axis, whole in zip(space.axes, wholes, strict=True)]
+    return [
+        ({name: known[part] for (name, whole), part in zip(named, row, strict=True) if part != whole}, to)
+        for row, to in rows
+    ]
 
 
-def _along(axis: Axis, rows: list[tuple[Box, Outcome]]) -> list[tuple[Box, Outcome]]:
-    groups: dict[Hashable, list[tuple[Box, Outcome]]] = {}
-    for where, outcome in rows:
-        rest = frozenset((name, condition) for name, condition in where.items() if name != axis.name)
-        groups.setdefault((rest, outcome), []).append((where, outcome))
-    joined: list[tuple[Box, Outcome]] = []
-    for group in groups.values():
-        if len(group) == 1:
-            joined += group
-            continue
-        where, outcome = group[0]
-        for condition in _union(axis, [w.get(axis.name, axis.whole) for w, _ in group]):
-            rest_of = {name: c for name, c in where.items() if name != axis.name}
-            joined.append((rest_of if condition == axis.whole else {**rest_of, axis.name: condition}, outcome))
-    return joined
-
-
-def _union(axis: Axis, conditions: list[Condition]) -> list[Condition]:
-    if axis.choice:
-        return [frozenset().union(*(c for c in conditions if isinstance(c, frozenset)))]
+def _union(conditions: list[Condition]) -> list[Condition]:
     ints = [c for c in conditions if isinstance(c, Ints)]
-    return [*_residues(_neighbours(ints))]
+    if ints:
+        return [*_residues(_neighbours(ints))]
+    return [frozenset().union(*(c for c in conditions if isinstance(c, frozenset)))]
 
 
 def _neighbours(ints: list[Ints]) -> list[Ints]:

@@ -32,8 +32,13 @@ def write(path: Path, proof: Proof, routes: Routes) -> None:
     try:
         path.write_text(html(proof, routes), encoding="utf-8")
     except OSError as error:
-        raise QgenError(stage="dispatch", subject=str(path), found=f"it cannot be written: {error.strerror}",
-                        allowed="a file in a writable folder", next="give another path to --html") from error  # fmt: skip
+        raise QgenError(
+            stage="dispatch",
+            subject=str(path),
+            found=f"it cannot be written: {error.strerror}",
+            allowed="a file in a writable folder",
+            next="give another path to --html",
+        ) from error
 
 
 def html(proof: Proof, routes: Routes) -> str:
@@ -49,11 +54,12 @@ def page_data(proof: Proof, routes: Routes) -> dict[str, Any]:
     rows = [
         {"where": _where_json(proof.space, where), "to": outcomes.setdefault(leaf, len(outcomes))}
         for where, leaf in merged(proof.space, boxes)
-    ]  # fmt: skip
+    ]
     facts = {k.name: kernel_facts(k) for k in proof.catalog.kernels}
     return {
         "axes": [
-            {"name": a.name, "doc": a.doc, "values": list(a.values)} if a.choice
+            {"name": a.name, "doc": a.doc, "values": list(a.values)}
+            if a.choice
             else {"name": a.name, "doc": a.doc, "lo": a.lo, "hi": a.hi}
             for a in proof.space.axes
         ],
@@ -63,7 +69,7 @@ def page_data(proof: Proof, routes: Routes) -> dict[str, Any]:
         "rows": rows,
         "kinds": KINDS,
         "summary": proof_json(proof) | {"kernels": len(proof.reached)},
-    }  # fmt: skip
+    }
 
 
 def _outcome_json(leaf: Leaf, facts: dict[str, dict[str, Any]]) -> dict[str, Any]:
@@ -71,7 +77,12 @@ def _outcome_json(leaf: Leaf, facts: dict[str, dict[str, Any]]) -> dict[str, Any
     if leaf.kernel:
         return {"kernel": facts[leaf.kernel], "marks": marks}
     if leaf.refusal:
-        refusal = {"code": leaf.refusal.code, "reason": leaf.refusal.reason, "source": leaf.refusal.source}
+        refusal = {
+            "code": leaf.refusal.code,
+            "reason": leaf.refusal.reason,
+            "source": leaf.refusal.source,
+            "rank": leaf.refusal.rank,
+        }
         return {"refusal": refusal, "marks": marks}
     return {"marks": marks}
 
@@ -83,7 +94,13 @@ def _where_json(space: Space, where: dict[str, Condition]) -> dict[str, Any]:
         condition = where.get(axis.name)
         if isinstance(condition, Ints):
             text = show_condition(axis, condition)
-            row[axis.name] = [condition.lo, condition.hi, sorted(condition.multiple), sorted(condition.indivisible), text]
+            row[axis.name] = [
+                condition.lo,
+                condition.hi,
+                sorted(condition.multiple),
+                sorted(condition.indivisible),
+                text,
+            ]
         elif condition is not None:
             row[axis.name] = [value for value in axis.values if value in condition]
     return row

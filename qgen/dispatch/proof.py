@@ -54,6 +54,18 @@ class Finding:
         return f"{self.kind}: {self.text}{shown}{where}{also}"
 
 
+@dataclass(frozen=True)
+class Rung:
+    """A stretch of T that kernels of one column capacity serve, and the most columns computed per column needed."""
+
+    op: str
+    format: str
+    t: tuple[int, int]
+    columns: int
+    worst: float
+    worst_t: int
+
+
 @dataclass
 class Proof:
     """What `prove` found out. It holds when `findings` is empty."""
@@ -66,6 +78,7 @@ class Proof:
     seconds: float
     requests: int  # in the space
     coverage: Mapping[tuple[str, str], tuple[tuple[int, int], ...]] = field(default_factory=dict)
+    rungs: tuple[Rung, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -112,9 +125,16 @@ def prove(
         findings += _aside(checks.quantiser_faults(space, boxes, catalog))
         findings += _aside(checks.op_faults(space, boxes, like or {}))
     return Proof(
-        space=space, catalog=catalog, diagram=diagram, findings=tuple(findings), reached=reached,
-        seconds=time.perf_counter() - started, requests=_size(space), coverage=_coverage(boxes, by_name),
-    )  # fmt: skip
+        space=space,
+        catalog=catalog,
+        diagram=diagram,
+        findings=tuple(findings),
+        reached=reached,
+        seconds=time.perf_counter() - started,
+        requests=_size(space),
+        coverage=_coverage(boxes, by_name),
+        rungs=tuple(_rungs(space, boxes, by_name)),
+    )
 
 
 def _size(space: Space) -> int:
@@ -224,7 +244,7 @@ def _dead(
 ) -> Iterator[Finding]:
     archs = diagram.space.axis("arch").values
     if report is None:
-        pairs = [(k, a) for k in kernels for a in archs if k.archs is None or a in k.archs]
+        pairs = [(k, a) for k in kernels for a in archs if k.archs is None or holds(k.archs, a)]
     else:
         pairs = [(k, a) for k in kernels for a in archs if (k.name, a) in report]
         known = {k.name for k in kernels}
@@ -232,7 +252,8 @@ def _dead(
             yield Finding("dead", "", f"{name} was compiled, but no route names it", (name,))
     for dead in checks.dead_kernels(diagram, pairs, reached):
         k = dead.kernel
-        text = f"no request reaches {k.name} on {', '.join(dead.archs)}; the smallest it could serve comes to {dead.instead}"
+        where = ", ".join(dead.archs)
+        text = f"no request reaches {k.name} on {where}; the smallest it could serve comes to {dead.instead}"
         yield Finding("dead", k.op, text, (k.name,), dead.witness, (k.format,))
 
 
@@ -240,7 +261,13 @@ def _idle_rows(routes: Routes, bench: Bench, space: Space) -> Iterator[Finding]:
     """Routes and gates that decide nothing anywhere: what they were written for is decided before them."""
     idle: dict[str, list[Row]] = {}
     for row in routes.rows:
-        key = row.label if isinstance(row.label, Claim) else row.label.refusal.source if isinstance(row.label, Gate) else None
+        key = (
+            row.label
+            if isinstance(row.label, Claim)
+            else row.label.refusal.source
+            if isinstance(row.label, Gate)
+            else None
+        )
         if key is not None and key not in bench.decided:
             idle.setdefault(row.label.source if isinstance(row.label, Claim) else str(key), []).append(row)
     for source, rows in idle.items():
@@ -266,6 +293,18 @@ def _coverage(
         if (policy is None or holds(policy, INVARIANT)) and isinstance(t, Ints):
             spans.setdefault((kernels[name].op, kernels[name].format), []).append((t.lo, t.hi))
     return {key: _merged(found) for key, found in spans.items()}
+
+
+def _rungs(space: Space, boxes: Iterable[tuple[Where, str]], kernels: Mapping[str, Kernel]) -> Iterator[Rung]:
+    """What each kernel with a column capacity computes in vain, by stretches of T."""
+    found: set[tuple[str, str, int, int, int]] = set()
+    for where, name in boxes:
+        kernel, t = kernels[name], where.get("T", space.axis("T").whole)
+        if kernel.columns and isinstance(t, Ints):
+            found.add((kernel.op, kernel.format, t.lo, t.hi, kernel.columns))
+    for op, format, lo, hi, columns in sorted(found):
+        ratio, t_of = ladder.worst(columns, Ints(lo, hi))
+        yield Rung(op, format, (lo, hi), columns, ratio, t_of)
 
 
 def _merged(spans: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:

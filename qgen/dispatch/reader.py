@@ -31,9 +31,12 @@ class Entry:
         """Raise the QgenError (stage "dispatch") about one key of this table."""
         dotted = ".".join(part for part in (self.path, key) if part)
         raise QgenError(
-            stage="dispatch", subject=f"{self.file}: {dotted}" if dotted else self.file, found=found, allowed=allowed,
+            stage="dispatch",
+            subject=f"{self.file}: {dotted}" if dotted else self.file,
+            found=found,
+            allowed=allowed,
             next=_NEXT,
-        )  # fmt: skip
+        )
 
     def check_keys(self, keys: Iterable[str]) -> None:
         known = list(keys)

@@ -26,13 +26,30 @@ def proof_json(proof: Proof) -> dict[str, Any]:
             {"op": op, "format": format, "T": [list(span) for span in spans]}
             for (op, format), spans in sorted(proof.coverage.items())
         ],
+        "columns": [
+            {
+                "op": r.op,
+                "format": r.format,
+                "T": list(r.t),
+                "computed_at_a_time": r.columns,
+                "worst_ratio": round(r.worst, 3),
+                "worst_T": r.worst_t,
+            }
+            for r in proof.rungs
+        ],
         "findings": [_finding_json(f) for f in proof.findings],
     }
 
 
 def _finding_json(f: Finding) -> dict[str, Any]:
-    return {"kind": f.kind, "op": f.op, "text": f.text, "sources": list(f.sources), "formats": list(f.formats),
-            "witness": f.witness}  # fmt: skip
+    return {
+        "kind": f.kind,
+        "op": f.op,
+        "text": f.text,
+        "sources": list(f.sources),
+        "formats": list(f.formats),
+        "witness": f.witness,
+    }
 
 
 def proof_text(proof: Proof) -> str:
@@ -49,6 +66,7 @@ def proof_text(proof: Proof) -> str:
         *_verdicts(KINDS, proof.findings),
         *_served(proof),
         *_invariant(proof),
+        *_columns(proof),
         f"{_verdict(proof.ok, len(proof.findings))} in {proof.seconds:.2f} s",
     ]
     return "\n".join(lines)
@@ -99,25 +117,40 @@ def _invariant(proof: Proof) -> list[str]:
     return [
         f"  policy invariant: {op} T = {spans} under one contract each for {', '.join(formats)}"
         for (op, spans), formats in groups.items()
-    ]  # fmt: skip
+    ]
+
+
+def _columns(proof: Proof) -> list[str]:
+    """The worst of the ladders."""
+    if not proof.rungs:
+        return []
+    r = max(proof.rungs, key=lambda r: r.worst)
+    return [
+        f"  columns computed over columns needed: at most {r.worst:.2f} x "
+        f"({r.op} {r.format}, T = {r.worst_t} on rung {r.columns})",
+        "",
+    ]
 
 
 def gates_json(proof: GateProof) -> dict[str, Any]:
     """A foreign dispatch's proof for programs."""
     return {
-        "engine": proof.engine.name, "file": proof.engine.source, "proved": proof.ok,
+        "engine": proof.engine.name,
+        "file": proof.engine.source,
+        "proved": proof.ok,
         "seconds": round(proof.seconds, 3),
         "findings": [
             {"kind": f.kind, "text": f.text, "sources": list(f.sources), "witness": f.witness} for f in proof.findings
         ],
-    }  # fmt: skip
+    }
 
 
 def gates_text(proof: GateProof) -> str:
     """A foreign dispatch's proof for people."""
     lines = [
-        f"{proof.engine.name}: {proof.engine.doc} ({proof.engine.source})", "",
+        f"{proof.engine.name}: {proof.engine.doc} ({proof.engine.source})",
+        "",
         *_verdicts(GATE_KINDS, proof.findings),
         f"{_verdict(proof.ok, len(proof.findings))} in {proof.seconds:.2f} s",
-    ]  # fmt: skip
+    ]
     return "\n".join(lines)

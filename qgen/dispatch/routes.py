@@ -86,7 +86,7 @@ def _gates(claims: Claims, top: Entry) -> Iterator[Row]:
         deliberate = entry.flag("deliberate", default=False)
         for facts in claims.catalog.facts.values() if _speaks_of_format(entry, reason) else (None,):
             text = fill(entry, "reason", _reason_words(op, facts))
-            gate = Gate(rank, Refusal(code, text, entry.source, deliberate))
+            gate = Gate(Refusal(code, text, entry.source, deliberate, rank))
             for where in _kept_out(claims, entry, facts):
                 yield Row(gate, {"op": frozenset({op}), **where}, rank)
 

@@ -91,9 +91,12 @@ def files(proof: Proof) -> dict[str, File]:
     """
     if not proof.ok:
         raise QgenError(
-            stage="dispatch", subject="specs/routes", found=f"{len(proof.findings)} findings, the first: {proof.findings[0]}",
-            allowed="a dispatch that is proved", next="qgen check-dispatch lists them all",
-        )  # fmt: skip
+            stage="dispatch",
+            subject="specs/routes",
+            found=f"{len(proof.findings)} findings, the first: {proof.findings[0]}",
+            allowed="a dispatch that is proved",
+            next="qgen check-dispatch lists them all",
+        )
     ends = Ends.of(proof)
     source = c_source(proof, ends, load_formats(), load_archs())
     made = {table.FILE: File(text=flat(proof, ends), kind="table")}
@@ -107,8 +110,13 @@ def _chosen(space: Space, wanted: Mapping[str, str | None]) -> dict[str, str]:
     for name, value in chosen.items():
         values = space.axis(name).values
         if value not in values:
-            raise QgenError(stage="dispatch", subject=f"--{name} {value}", found=f"no such {name}{close(value, values)}",
-                            allowed=listed(values), next="name one of these")  # fmt: skip
+            raise QgenError(
+                stage="dispatch",
+                subject=f"--{name} {value}",
+                found=f"no such {name}{close(value, values)}",
+                allowed=listed(values),
+                next="name one of these",
+            )
     return chosen
 
 
@@ -136,14 +144,23 @@ def read_report(root: Path) -> Report:
         rows = json.loads(path.read_text(encoding="utf-8"))["kernels"]
         return {
             (row["entry"], row["arch"]): Resources(
-                row["entry"], row["registers"], row["stack_bytes"], row["spill_stores"], row["spill_loads"],
+                row["entry"],
+                row["registers"],
+                row["stack_bytes"],
+                row["spill_stores"],
+                row["spill_loads"],
                 row["static_shared"],
             )
             for row in rows
-        }  # fmt: skip
+        }
     except OSError as error:
         found = f"it cannot be read: {error.strerror}"
     except (ValueError, KeyError, TypeError) as error:
         found = f"it is damaged: {error!r}"
-    raise QgenError(stage="dispatch", subject=str(path), found=found, allowed="the compiler's report qgen wrote",
-                    next="run `qgen build`")  # fmt: skip
+    raise QgenError(
+        stage="dispatch",
+        subject=str(path),
+        found=found,
+        allowed="the compiler's report qgen wrote",
+        next="run `qgen build`",
+    )

@@ -38,9 +38,11 @@ class Ints:
     def meet(self, other: Ints) -> Ints:
         """The condition that asks for both."""
         return Ints(
-            max(self.lo, other.lo), min(self.hi, other.hi), self.multiple | other.multiple,
+            max(self.lo, other.lo),
+            min(self.hi, other.hi),
+            self.multiple | other.multiple,
             self.indivisible | other.indivisible,
-        )  # fmt: skip
+        )
 
     def __str__(self) -> str:
         parts = [f"{self.lo}..{self.hi}" if self.lo != self.hi else str(self.lo)]
@@ -159,7 +161,9 @@ def load_space(path: Path | None = None) -> Space:
         seen.add(axis.name)
     names = [axis.name for axis in axes]
     if names[:2] != ["op", "format"] or names[-1] != "T":
-        top.refuse("axis", listed(names), "op and format first, T last: the proof reports by op and format, ladders by T")
+        top.refuse(
+            "axis", listed(names), "op and format first, T last: the proof reports by op and format, ladders by T"
+        )
     return Space(axes, source=str(file))
 
 

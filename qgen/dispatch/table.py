@@ -58,8 +58,13 @@ class Table:
         values = checked(self.space, request.values())
         found = [row for row in self.candidates(request.op, request.format) if row.holds(values)]
         if len(found) != 1:
-            raise QgenError(stage="dispatch", subject=FILE, found=f"{len(found)} rows for {show(values)}",
-                            allowed="exactly one row a request", next="run `qgen build`: the table is damaged")  # fmt: skip
+            raise QgenError(
+                stage="dispatch",
+                subject=FILE,
+                found=f"{len(found)} rows for {show(values)}",
+                allowed="exactly one row a request",
+                next="run `qgen build`: the table is damaged",
+            )
         return found[0].decision
 
 
@@ -80,8 +85,13 @@ def checked(space: Space, values: Mapping[str, Value]) -> dict[str, Value]:
             allowed = f"an integer in {axis.lo}..{axis.hi}: {axis.doc}"
         if wrong:
             hint = close(str(value), axis.values) or close(str(value).upper(), axis.values)
-            raise QgenError(stage="dispatch", subject=f"request, {axis.name}", found=f"{value!r}{hint}",
-                            allowed=allowed, next=f"give one of the allowed values for {axis.name}")  # fmt: skip
+            raise QgenError(
+                stage="dispatch",
+                subject=f"request, {axis.name}",
+                found=f"{value!r}{hint}",
+                allowed=allowed,
+                next=f"give one of the allowed values for {axis.name}",
+            )
     return {name: values[name] for name in space.names}
 
 
@@ -116,10 +126,11 @@ def loads(text: str) -> Table:
     """The table in a text. Raises ValueError, KeyError or TypeError where it is damaged."""
     data = json.loads(text)
     axes = tuple(
-        Axis(a["name"], a["doc"], values=tuple(a["values"])) if "values" in a
+        Axis(a["name"], a["doc"], values=tuple(a["values"]))
+        if "values" in a
         else Axis(a["name"], a["doc"], lo=int(a["limits"][0]), hi=int(a["limits"][1]))
         for a in data["axes"]
-    )  # fmt: skip
+    )
     space = Space(axes, source=FILE)
     kernels = {k["name"]: k for k in data["kernels"]}
     refusals = [Decision(code=r["code"], reason=r["reason"]) for r in data["refusals"]]
@@ -160,7 +171,7 @@ def dumps(
     axes = [
         {"name": a.name, "doc": a.doc, **({"values": list(a.values)} if a.choice else {"limits": [a.lo, a.hi]})}
         for a in space.axes
-    ]  # fmt: skip
+    ]
     parts: dict[str, list[Any]] = {
         "axes": axes,
         "kernels": list(kernels),
@@ -170,7 +181,7 @@ def dumps(
     body = ",\n".join(
         f"{json.dumps(name)}: [\n" + ",\n".join(json.dumps(item) for item in items) + "\n]"
         for name, items in parts.items()
-    )  # fmt: skip
+    )
     return "{\n" + body + "\n}\n"
 
 

@@ -59,9 +59,7 @@ class Words:
             return Ints(lo, hi)
         lo, hi = self.interval(inner, "range", axis) if "range" in inner.data else (axis.lo, axis.hi)
         divisors = {name: self._divisor(inner, name, axis) for name in _INT_KEYS[1:] if name in inner.data}
-        return Ints(
-            lo, hi, frozenset(divisors.get("multiple_of", ())), frozenset(divisors.get("not_multiple_of", ()))
-        )
+        return Ints(lo, hi, frozenset(divisors.get("multiple_of", ())), frozenset(divisors.get("not_multiple_of", ())))
 
     def _divisor(self, entry: Entry, key: str, axis: Axis) -> set[int]:
         value = self.number(entry, key, entry.data[key], axis)

@@ -134,9 +134,9 @@ __device__ __forceinline__ uint32_t qgen_leading_digits(uint32_t even, uint32_t 
 
 __device__ __forceinline__ float qgen_bf16_to_f32(uint16_t v) { return __uint_as_float((uint32_t)v << 16); }
 
-// 2^(e-127), exact down to the subnormal 2^-127.
+// 2^(e-127), exact down to the subnormal 2^-127; 255 is NaN.
 __device__ __forceinline__ float qgen_e8m0_to_f32(uint8_t e) {
-    return __uint_as_float(e == 0 ? 0x00400000u : (uint32_t)e << 23);
+    return __uint_as_float(e == 0 ? 0x00400000u : e == 255 ? 0x7fc00000u : (uint32_t)e << 23);
 }
 
 // 2^(e-128), exact down to the subnormals 2^-127 and 2^-128.

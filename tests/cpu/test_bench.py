@@ -102,6 +102,7 @@ def test_candidates_are_the_routed_kernel_or_all() -> None:
     case = cases.Case(FORMATS["Q4_K"], cases.Shape(8, 512))
     (routed,) = cases.candidates(case, PLANS, every=False, arch="sm_90")
     every = cases.candidates(case, PLANS, every=True, arch="sm_90")
+    assert isinstance(routed, cases.Candidate)
     assert routed.routed and [c.instance for c in every if c.routed] == [routed.instance]
     assert [c.instance for c in every] == list(routed.plan.instances) and len({c.label for c in every}) == len(every)
 
