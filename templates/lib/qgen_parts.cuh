@@ -38,6 +38,18 @@ __device__ __forceinline__ void qgen_stage_bytes(uint8_t* slot, const uint8_t* b
     }
 }
 
+// The warps of a CTA copy `bytes` bytes of each of `tile_rows` rows from row `first` on to slots of slot_bytes, rows dealt
+// to the warps. Rows from `rows` on are left out. `start` is where row 0 begins to be copied.
+template <int warps, int tile_rows, int pieces, int slot_bytes>
+__device__ __forceinline__ void qgen_stage_rows(uint8_t* slots, const uint8_t* start, int64_t row_stride, int first,
+                                                int rows, int bytes, int warp, int lane) {
+#pragma unroll
+    for (int slot = warp; slot < tile_rows; slot += warps) {
+        const int row = first + slot;
+        if (row < rows) qgen_stage_bytes<pieces>(slots + slot * slot_bytes, start + row * row_stride, bytes, lane);
+    }
+}
+
 // ---- reading a staged block ---------------------------------------------------------------------------------
 
 // n words at byte `at` of `stage` (16-byte aligned), where `at` is a multiple of 16, 8 or 4.
