@@ -74,7 +74,7 @@ SYNCHRONISATION = [
 ]
 
 TAILS = [
-    *_each("row tail copied", MANY, (("        if (row < rows)\n", ""),), FAULT),
+    *_each("row tail copied", MANY, (("        if (row < rows) qgen_stage", "        qgen_stage"),), FAULT),
     *_each("row tail stored", MANY, (("if (tile * kRows + row < rows && column", "if (column"),), FAULT),
     *_each("column tail stored", MANY, ((" && column + at < tokens)", ")"),), FAULT),
     *_each(
@@ -84,13 +84,17 @@ TAILS = [
         TRAFFIC,
     ),
     *_each("column tiles past the end", (("Q4_0", 32),), (("        if (8 * n >= left) break;\n", ""),), FAULT),
+    *_each("all copies from the first stage", MANY, (("(int64_t)ahead_stage * (stage", "(int64_t)0 * (stage"),), BITS),
     *_each("last stage left out", MANY, (("(blocks + stage_blocks - 1) /", "blocks /"),), BITS),
     *_each("last row tile left out", MANY, (("(rows + kRows - 1) /", "rows /"),), LOST),
     *_each("block tail added", MANY, (("if (stage * stage_blocks + in_stage < blocks)", ""),), FAULT),
     *_each(
-        "stage tail read whole", MANY, (("min(blocks - stage * stage_blocks, stage_blocks)", "stage_blocks"),), FAULT
+        "stage tail read whole",
+        MANY,
+        (("min(blocks - ahead_stage * stage_blocks, stage_blocks)", "stage_blocks"),),
+        FAULT,
     ),
-    *_each("32-bit row offsets", MANY, (("weight + row * row_stride", "weight + (int)(row * row_stride)"),), FAULT),
+    *_each("32-bit row offsets", MANY, (("start + row * row_stride", "start + (int)(row * row_stride)"),), FAULT),
     *_each("start of a piece forgotten", (("Q4_0", 32), ("MXFP4", 8)), (("lead0 = start & 15u", "lead0 = 0"),), BITS),
     *_each(
         "row padding forgotten",

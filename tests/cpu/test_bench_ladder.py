@@ -52,7 +52,7 @@ def run(machine: EmulatedMachine, *, sweep: str = "1,2,9", **options: Any) -> Re
 
 def test_sweeps_are_read_or_refused() -> None:
     assert ladder.parse_sweep("1:32:1") == tuple(range(1, 33)) == ladder.parse_sweep("1:32")
-    assert ladder.parse_sweep("8:1:1, 3".replace("8:1:1", "1:8:3")) == (1, 3, 4, 7)
+    assert ladder.parse_sweep("1:8:3, 3") == (1, 3, 4, 7)
     assert ladder.parse_sweep("97") == (97,)
     for text in ("", "0:4", "4:1", "1:8:0", "1:2:3:4", "a", "1,,2", "-1", f"1:{MAX_TOKENS + 1}"):
         with pytest.raises(QgenError, match="--sweep"):
@@ -174,12 +174,12 @@ def test_the_table_has_a_line_a_token_count_and_marks_the_routed_kernel() -> Non
     assert "1.04" in two and "1.20" in nine, "the ratio to T = 1"
     page = ladder_text.markdown(found)
     assert "ggml Q5_K 21.9" in page and "ggml Q5_K 31 (" in page, "peers at their own token counts"
-    assert "bit for bit, to single-column results of this run" in page and "<" not in page.split("Microseconds")[0]
+    assert "bit for bit, to single-column results of this run" in page
+    assert page.count("] <") == 1, "two tiles of the first rung cost no more than one here"
 
 
 def test_a_rung_that_a_wider_one_beats_is_marked() -> None:
     found = with_peers(**{RUNGS[16]: 3.0})
-    assert "] <" in ladder_text.table(found)
     case = [row for row in found.rows if row.tokens == 2]
     (routed,) = [row for row in case if row.routed]
     assert ladder_text.beaten(routed, case) and not ladder_text.beaten(routed, [routed])

@@ -18,7 +18,7 @@ from qgen.dispatch import Request, table
 from qgen.dispatch.checks import launch_faults
 from qgen.dispatch.proof import KINDS, Proof
 from qgen.errors import QgenError
-from qgen.plan import MatvecPlan, plan_all
+from qgen.plan import FragmentQuantizePlan, KsplitPlan, MatvecPlan, plan_all
 from qgen.spec import Format, load_formats
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -58,10 +58,20 @@ def test_generated_files_are_those_of_the_proof(proof: Proof) -> None:
 
 def test_nothing_is_planned_for_generation_that_is_not_reached(proof: Proof) -> None:
     kept = dispatch.keep_routed(*plan_all(load_formats()))
-    names = {i.name for p in kept if isinstance(p, MatvecPlan) for i in p.instances}
-    names |= {p.name for p in kept if not isinstance(p, MatvecPlan)}
-    assert names == set(proof.reached)
-    assert all(archs == set(load_archs()) for archs in proof.reached.values())
+    names: set[str] = set()
+    ladder: set[str] = set()
+    for plan in kept:
+        if isinstance(plan, MatvecPlan):
+            names |= {instance.name for instance in plan.instances}
+        elif isinstance(plan, KsplitPlan):
+            ladder |= {rung.name for rung in plan.rungs}
+        elif isinstance(plan, FragmentQuantizePlan):
+            ladder.add(plan.name)
+        else:
+            names.add(plan.name)
+    assert names | ladder == set(proof.reached)
+    every = set(load_archs())
+    assert all(archs == every - ({"sm_75"} if name in ladder else set()) for name, archs in proof.reached.items())
 
 
 def test_a_dispatch_that_is_not_proved_is_not_written(proof: Proof) -> None:
@@ -77,22 +87,22 @@ def test_a_dispatch_that_is_not_proved_is_not_written(proof: Proof) -> None:
 B32, B256 = "mul_mat_{}_q8_g32_t1__matvec_native_{}", "mul_mat_{}_q8_g256_t1__matvec_native_{}"
 HOT = """
 format   N       K      kernel
-TQ1_0    4096    4096   r1_b8
-TQ1_0    4096    14336  r1_b8
+TQ1_0    4096    4096   r2_b8
+TQ1_0    4096    14336  r2_b8
 TQ1_0    14336   4096   r4_b8
 TQ1_0    128256  4096   r4_b8
 TQ1_0    4096    512    r2_b2
-TQ2_0    8191    2048   r1_b8
+TQ2_0    8191    2048   r2_b8
 TQ2_0    8192    2048   r4_b8
-Q4_K     4096    4096   r1_b8
+Q4_K     4096    4096   r2_b8
 Q4_K     14336   4096   r2_b8
-Q4_K     8191    768    r1_b8
+Q4_K     8191    768    r2_b8
 Q4_K     8192    768    r2_b8
 Q4_K     8192    512    r2_b2
 Q6_K     151936  896    -
 Q6_K     262144  768    r2_b8
-Q5_K     5120    6144   r1_b8
-IQ4_XS   4096    4096   r1_b8
+Q5_K     5120    6144   r2_b8
+IQ4_XS   4096    4096   r2_b8
 Q4_0     4096    4096   r2_b32
 Q4_0     14336   4096   r4_b32
 Q4_0     262144  640    r4_b32
@@ -126,9 +136,34 @@ def test_hot_choices(row: list[str], arch: str) -> None:
         assert decision.file == decision.kernel.rsplit("_r", 1)[0]
 
 
+LADDER = """
+tokens  columns
+2       8
+8       8
+9       16
+16      16
+17      32
+32      32
+33      32
+2304    32
+"""
+
+
+@pytest.mark.parametrize("row", [line.split() for line in LADDER.strip().splitlines()[1:]], ids=lambda row: row[0])
+@pytest.mark.parametrize("format", ["Q4_K", "Q4_0", "TQ1_0", "PTQ1_0"])
+@pytest.mark.parametrize("policy", ["fastest", "invariant"])
+def test_hot_choices_of_the_ladder(row: list[str], format: str, policy: str) -> None:
+    activation = formats()[format].activation or ""
+    request = Request("mul_mat", format, activation, T=int(row[0]), N=4096, K=4096, arch="sm_90", policy=policy)
+    decision = dispatch.lookup(request)
+    assert decision.kernel == f"mul_mat_{format.lower()}_{activation}_t{row[1]}__ksplit_mma_native_w8"
+    assert decision.quantiser == f"quantize_activation_{activation}_{format.lower()}_fragments__warp_block"
+
+
 REFUSED = """
 what                       code        a word of the reason
-T=2                        tokens      T > 1
+T=2,arch=sm_75             tokens      sm_75
+T=65529                    tokens      65528
 op=mul_mat_id              op          mul_mat_id has no kernels
 op=get_rows                op          get_rows
 op=dequantize              op          dequantize
@@ -143,7 +178,6 @@ K=1099511627776            size        32 bits
 N=1099511627776            size        32 bits
 format=IQ2_XXS             format      grid
 format=Q4G64_F16S          format      bf16
-T=2,policy=invariant       tokens      T > 1
 """
 
 
@@ -161,7 +195,7 @@ def test_refusals_say_what_is_missing(row: str) -> None:
 def test_invariant_covers_what_one_contract_serves(proof: Proof) -> None:
     served = {format for op, format in proof.coverage if op == "mul_mat"}
     assert len(served) == 20
-    assert all(spans == ((1, 1),) for (op, _), spans in proof.coverage.items() if op == "mul_mat")
+    assert all(spans == ((1, 65528),) for (op, _), spans in proof.coverage.items() if op == "mul_mat")
 
 
 def test_launch_faults_are_arithmetic(proof: Proof) -> None:
