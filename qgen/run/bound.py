@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from qgen import emit, operands, plan
+from qgen.dispatch import trace
 from qgen.operands import refusal
 from qgen.run import device as room
 from qgen.spec import Format
@@ -82,13 +83,16 @@ class Bound:
                 out, workspace = self._allocate(out, workspace, shape, nbytes)
             (grid, block, args, shared), second = self._launches(tokens, x, workspace, out)
             self._quantize(grid, block, args, shared)
+            trace.ran(self._quantiser)
             grid, block, args, shared = second
             self._matmul(grid, block, args, shared)
+            trace.ran(self.instance.name)
         return out
 
     def _load(self, quantize: plan.Plan, entry: str, matmul: plan.Plan, threads: int, shared: int) -> tuple[int, int]:
         """Load both kernels. Returns the multiprocessors, and how many CTAs of the matmul fit on one of them."""
         with room.cupy_module().cuda.Device(self.device):
+            self._quantiser = entry
             self._quantize = _function(quantize, entry, self.device)
             self._matmul = _function(matmul, self.instance.name, self.device)
             room.allow_shared(self._matmul, shared)
