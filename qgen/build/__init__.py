@@ -26,6 +26,7 @@ OPTIONS = ("-std=c++17", "--fmad=false", "--ptxas-options=-v")
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', re.MULTILINE)
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _WARNING = re.compile(r"\bwarning ?[:#]")
+_ATTEMPTS = 4  # compilations before a missing report is believed
 _LOG_LINES = 12  # of a failed compilation, shown in the error
 
 
@@ -157,9 +158,13 @@ def compile_all(
 
 
 def _build(compiler: nvrtc.Compiler, request: cache.Request) -> cache.Stored:
-    output = compiler.compile(
-        text=request.text, name=f"{request.name}.cu", headers=request.headers, options=request.options
-    )
+    for _ in range(_ATTEMPTS):
+        output = compiler.compile(
+            text=request.text, name=f"{request.name}.cu", headers=request.headers, options=request.options
+        )
+        # Beside other processes at work the compiler now and then loses ptxas's report, never the code.
+        if not output.cubin or "Compiling entry function" in output.log:
+            break
 
     def refuse(found: str, allowed: str, next: str) -> QgenError:
         return QgenError(

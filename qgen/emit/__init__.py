@@ -12,7 +12,7 @@ import jinja2
 from qgen import paths
 from qgen.emit.ksplit import FragmentQuantizeKernel, ksplit_kernel
 from qgen.errors import QgenError
-from qgen.plan import FragmentQuantizePlan, KsplitPlan, MatvecPlan, Plan, QuantizePlan
+from qgen.plan import FragmentQuantizePlan, KsplitPlan, MatvecPlan, Plan, QuantizePlan, entries
 from qgen.plan.records import IntScale
 
 LINE_LENGTH = 112
@@ -112,7 +112,6 @@ def emit(plan: Plan) -> Source:
     if isinstance(plan, KsplitPlan):
         template = "ksplit.cu.j2"
         kernel = ksplit_kernel(plan, _header(plan, template, f"{plan.format} x {plan.layout.activation}", _facts(plan)))
-        names = tuple(r.name for r in plan.rungs)
     elif isinstance(plan, FragmentQuantizePlan):
         template = "quantize_fragments.cu.j2"
         kernel = FragmentQuantizeKernel(
@@ -120,15 +119,12 @@ def emit(plan: Plan) -> Source:
             plan=plan,
             order_rows=tuple(plan.order[i : i + 4] for i in range(0, len(plan.order), 4)),
         )
-        names = (plan.name,)
     elif isinstance(plan, MatvecPlan):
         template, kernel = "matvec.cu.j2", _matvec(plan)
-        names = tuple(i.name for i in plan.instances)
     else:
         template, kernel = "quantize.cu.j2", _quantize(plan)
-        names = (plan.name,)
     text = environment().get_template(template).render(k=kernel)
-    return Source(path=f"{plan.family}/{plan.file}.cu", text=_squeeze(text), kernels=names)
+    return Source(path=f"{plan.family}/{plan.file}.cu", text=_squeeze(text), kernels=entries(plan))
 
 
 def emit_text(template: str, k: object) -> str:

@@ -33,6 +33,7 @@ __all__ = [
     "QuantizePlan",
     "Rung",
     "contract",
+    "entries",
     "launch",
     "launch_ksplit",
     "launch_quantize",
@@ -45,6 +46,15 @@ __all__ = [
 ]
 
 Plan = MatvecPlan | QuantizePlan | KsplitPlan | FragmentQuantizePlan
+
+
+def entries(plan: Plan) -> tuple[str, ...]:
+    """The names of the kernels of a plan."""
+    if isinstance(plan, MatvecPlan):
+        return tuple(instance.name for instance in plan.instances)
+    if isinstance(plan, KsplitPlan):
+        return tuple(rung.name for rung in plan.rungs)
+    return (plan.name,)
 
 
 def plan_all(formats: dict[str, Format]) -> tuple[tuple[Plan, ...], dict[str, QgenError]]:

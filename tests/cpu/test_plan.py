@@ -102,8 +102,7 @@ def test_planes_of_the_workspace_do_not_overlap(format: Format, blocks: int) -> 
 
 def test_names_are_different_and_do_not_depend_on_what_else_is_planned() -> None:
     plans, refused = plan.plan_all(FORMATS)
-    names = [i.name for p in plans for i in (p.instances if isinstance(p, MatvecPlan) else ())]
-    names += [p.name for p in plans if not isinstance(p, MatvecPlan)]
+    names = [name for p in plans for name in plan.entries(p)]
     assert len(names) == len(set(names)) and len({(p.family, p.file) for p in plans}) == len(plans)
     assert all(name.isidentifier() and name.isascii() for name in names)
     backwards, _ = plan.plan_all(dict(sorted(FORMATS.items(), reverse=True)))

@@ -16,15 +16,17 @@ from numpy.typing import NDArray
 
 from qgen import codec, contract, run
 from qgen.emulated import EmulatedLadder, EmulatedMatvec
-from qgen.plan import Instance, KsplitPlan, MatvecPlan, Rung, plan_all
+from qgen.generate import generate
+from qgen.plan import Instance, KsplitPlan, MatvecPlan, Rung
 from qgen.spec import load_formats
 from qgen.weights import Weight
 
 F32 = NDArray[np.float32]
 FORMATS = load_formats()
-PLANS = {plan.format: plan for plan in plan_all(FORMATS)[0] if isinstance(plan, MatvecPlan)}
+GENERATED = generate().plans
+PLANS = {plan.format: plan for plan in GENERATED if isinstance(plan, MatvecPlan)}
 KERNELS = [(plan, instance) for plan in PLANS.values() for instance in plan.instances]
-LADDERS = {plan.format: plan for plan in plan_all(FORMATS)[0] if isinstance(plan, KsplitPlan)}
+LADDERS = {plan.format: plan for plan in GENERATED if isinstance(plan, KsplitPlan)}
 RUNGS = [(plan, rung) for plan in LADDERS.values() for rung in plan.rungs]
 TOKENS = (1, 2, 7, 8, 9, 16, 17, 31, 32, 33, 97)
 GUARD = 64  # poisoned floats on both sides of the result
