@@ -44,9 +44,14 @@ def _plans() -> dict[str, Plan]:
     return {f"{plan.family}/{plan.file}.cu": plan for plan in plan_all(FORMATS)[0]}
 
 
+def plan_of(kernel: Kernel) -> Plan | None:
+    """The plan that makes the kernel's file, if there is one."""
+    return _plans().get(kernel.path)
+
+
 def matvec_of(kernel: Kernel) -> tuple[MatvecPlan, Instance]:
     """The plan and instance behind an entry of the manifest."""
-    plan = _plans()[kernel.path]
+    plan = plan_of(kernel)
     assert isinstance(plan, MatvecPlan)
     (instance,) = (i for i in plan.instances if i.name == kernel.entry)
     return plan, instance
@@ -54,7 +59,7 @@ def matvec_of(kernel: Kernel) -> tuple[MatvecPlan, Instance]:
 
 def quantize_of(kernel: Kernel) -> QuantizePlan:
     """The plan behind a quantiser of the manifest."""
-    plan = _plans()[kernel.path]
+    plan = plan_of(kernel)
     assert isinstance(plan, QuantizePlan) and plan.name == kernel.entry
     return plan
 

@@ -14,7 +14,8 @@ Edit = tuple[str, str]
 class Mutant:
     """One way to break a kernel.
 
-    target: format, and for matvec kernels how many rows a team and blocks at once ("narrow"); "" for its quantiser
+    target: format, and which kernel: "wide" (a whole warp to a row, the most rows), "slim" (the same, the fewest
+            rows), "narrow" (several teams to a warp and steps to a slice) or "quantise"
     edits:  (text, replacement) in turn, at the first place; the text must be there
     caught: the check that must fail (see kernel_checks), or "fault" for the emulator's
     """
@@ -51,12 +52,13 @@ def damaged(text: str, edits: tuple[Edit, ...]) -> str:
 
 
 TQ1, TQ1_WIDE = ("TQ1_0", "narrow"), ("TQ1_0", "wide")
-SMALL = ("BITS1_SMALL", "narrow")
+SMALL, SLIM = ("BITS1_SMALL", "narrow"), ("BITS1_SMALL", "slim")
 Q51, Q51_WIDE = ("Q5_1", "narrow"), ("Q5_1", "wide")
-BITS, ORDER, READ, FAULT = (
+BITS, ORDER, READ, FACTOR, FAULT = (
     "bits differ from the contract",
     "bits depend on the thread order",
     "bytes outside the packed ones are read",
+    "read factor",
     "fault",
 )
 
@@ -69,12 +71,14 @@ WAIT = "                qgen_copy_wait<stages - 1>();\n"
 BARRIER = "                __syncwarp();\n"
 REQUEST = "                request();\n"
 SUMS = "#pragma unroll\n                for (int r = 0;"
+OFFSET = " (int)(row * row_stride) + first, bytes"
 ADVANCE = "                slot = slot + 1 == stages ? 0 : slot + 1;\n"
 
 SYNCHRONISATION = [
     *_each("no barrier before the sums", (TQ1, TQ1_WIDE, Q51_WIDE), ((BARRIER + SUMS, SUMS),), BITS),
     *_each("no barrier after the sums", (TQ1, TQ1_WIDE, Q51_WIDE), ((BARRIER + REQUEST, REQUEST),), BITS),
-    *_each("request before the barrier", (TQ1, Q51), ((BARRIER + REQUEST, REQUEST + BARRIER),), BITS),
+    *_each("request before the barrier", (TQ1, Q51_WIDE), ((BARRIER + REQUEST, REQUEST + BARRIER),), BITS),
+    *_each("request before the barrier", (Q51,), ((BARRIER + REQUEST, REQUEST + BARRIER),), ORDER),
     *_each("no wait for copies", (TQ1, Q51_WIDE), ((WAIT, ""),), BITS),
     *_each("wait for one group fewer", (TQ1, Q51_WIDE), ((WAIT, WAIT.replace(" - 1", "")),), BITS),
     *_each(
@@ -93,14 +97,16 @@ SYNCHRONISATION = [
 ]
 
 TAILS = [
-    *_each("row tail not dropped when copying", (TQ1, Q51), (("if (row < rows) {", "{"),), FAULT),
+    *_each("row tail not dropped when copying", (TQ1, Q51), ((" && row < rows)\n", ")\n"),), FAULT),
+    *_each("row tail not dropped when copying", (Q51_WIDE,), (("            if (row < rows)\n", ""),), FAULT),
     *_each("row tail not dropped when storing", (TQ1, Q51), ((" && row < rows) qgen_store", ") qgen_store"),), FAULT),
     *_each("block tail not dropped", (TQ1, Q51), (("if (block < blocks) {", "{"),), BITS),
     *_each("step tail read whole", (TQ1, Q51), (("(left < team_blocks ? left : team_blocks)", "team_blocks"),), FAULT),
     *_each("one piece too few", (TQ1,), (("8>(weight", "7>(weight"),), BITS),
     *_each("one piece too few", (Q51,), (("13>(weight", "12>(weight"),), BITS),
     *_each("one piece too many", (TQ1,), (("8>(weight", "9>(weight"),), FAULT),
-    *_each("pieces past the end", (TQ1, Q51), (("if (piece < begin + bytes) qgen", "qgen"),), FAULT),
+    # A pass may cover more rows than the warp has: then the next tile's would be read too.
+    *_each("row of another tile", (SLIM,), (("slot < warp_rows && ", ""),), FACTOR),
     *_each("last step left out", (TQ1, Q51), (("(blocks + team_blocks - 1) /", "blocks /"),), BITS),
     *_each("last row tile left out", (TQ1, Q51), (("(rows + warp_rows - 1) /", "rows /"),), "y not written"),
     *_each("steps past the end", (TQ1,), (("if (step >= steps) break;", ""),), FAULT),
@@ -109,9 +115,11 @@ TAILS = [
         ("    for (int tile = ", "    float sum[rows_a_team][substeps] = {};\n    for (int tile = "),
         ("        float sum[rows_a_team][substeps] = {};\n        for", "        for"),
     ), BITS),
-    *_each("row tiles done twice", (TQ1, Q51), (("gridDim.x * kWarps", "gridDim.x"),), "read factor"),
-    *_each("copies stay in the first row tile", (TQ1, Q51), (("ahead_tile += tile_stride;", ""),), "read factor"),
-    *_each("32-bit row offsets", (TQ1, Q51), ((" row * row_stride", " (int)(row * row_stride)"),), FAULT),
+    *_each("row tiles done twice", (TQ1, Q51), (("gridDim.x * kWarps", "gridDim.x"),), FACTOR),
+    *_each("copies stay in the first row tile", (TQ1, Q51), (("ahead_tile += tile_stride;", ""),), FACTOR),
+    *_each("32-bit row offsets", (TQ1, Q51), ((" row * row_stride + first, bytes,\n", OFFSET + ",\n"),), FAULT),
+    *_each("32-bit row offsets", (Q51_WIDE,), ((" row * row_stride + first, bytes, l", OFFSET + ", l"),), FAULT),
+    *_each("threads of two rows mixed", (TQ1, Q51), (("lane % share)", "lane)"),), BITS),
     *_each("start of a piece forgotten", (TQ1, Q51), (("(start & 15u) +", "0 +"),), BITS),
     *_each("row padding forgotten", (TQ1, Q51), (("(uint32_t)row_stride", "(uint32_t)(blocks * kBlockBytes)"),), BITS),
     *_each("activation of block 0", (TQ1, Q51), (("block % kTileBlocks * kLanes", "0 * kLanes"),), BITS),
@@ -169,8 +177,9 @@ DECODING = [
     Mutant("scale of another group", ("Q3_K", "narrow"), (
         (") * g1 ", ") * @ "), (") * g2 ", ") * g1 "), (") * @ ", ") * g2 "),
     ), BITS),
-    Mutant("spread of packed bits", ("Q5_0", "narrow"), (("0x00204081u", "0x00204080u"),), BITS),
-    Mutant("wrong shift of packed bits", ("Q5_0", "wide"), (("w[0] >> 16 &", "w[0] >> 17 &"),), BITS),
+    Mutant("wrong shift of packed bits", ("Q5_0", "wide"), (("(w[0] >> 16)", "(w[0] >> 17)"),), BITS),
+    Mutant("packed bits land too low", ("Q5_0", "narrow"), (("<1>(w[0]) << 4", "<1>(w[0]) << 3"),), BITS),
+    Mutant("bits moved to the wrong place", ("Q3_K", "narrow"), (("& 0x04040404u)", "& 0x08080808u)"),), BITS),
     Mutant("wrong sign of a term", ("Q4_K", "narrow"), (("__fmaf_rn(-__fmul_rn(", "__fmaf_rn(__fmul_rn("),), BITS),
     Mutant("sums of the terms swapped", ("Q4_K", "wide"), (
         ("s[0]), total", "s[@]), total"), ("s[1]), total", "s[0]), total"), ("s[@]), total", "s[1]), total"),
@@ -195,20 +204,34 @@ DECODING = [
     Mutant("codes read one byte early", ("Q8_0", "wide"), (("stage, b + 2)", "stage, b + 1)"),), BITS),
 ]  # fmt: skip
 
+
+def _header(name: str, target: tuple[str, str], edit: Edit, caught: str) -> list[Mutant]:
+    return [Mutant(name=name, target=target, edits=(edit,), caught=caught, header=True)]
+
+
 HELPERS = [
-    Mutant("ragged piece copied whole", TQ1, (("    if (piece >= begin) {", "    {"),), FAULT, header=True),
-    Mutant("piece longer than the row", TQ1, ((", left < 16 ? (int)left : 16)", ", 16)"),), FAULT, header=True),
-    # Only blocks shorter than a piece can end in the ragged one: no shipped format has them.
-    Mutant("end of a ragged piece", SMALL, (("stop = left < 16 ? (int)left : 16", "stop = 16"),), READ, header=True),
-    Mutant("last word of a piece copied whole", SMALL, (("stop - i < 4 ? stop - i : 4", "4"),), FAULT, header=True),
-    Mutant("words not shifted", TQ1, (("shift = (at & 3) * 8", "shift = (at & 2) * 4"),), BITS, header=True),
-    Mutant("word shifted into itself", TQ1, (("high = p[i + 1]", "high = p[i]"),), BITS, header=True),
-    Mutant("high half of the codebook", ("IQ4_NL", "narrow"), (("w & 0x8888u", "w & 0x0888u"),), BITS, header=True),
-    Mutant("order of the digits' bytes", TQ1, (("0x7351u", "0x7531u"),), BITS, header=True),
-    Mutant("least scales", ("MXFP4", "narrow"), (("e < 2 ?", "e < 1 ?"),), BITS, header=True),
-    Mutant("bit 7 of a scale", ("NVFP4", "narrow"), (("v == 0x7fu", "(v & 0x7fu) == 0x7fu"),), BITS, header=True),
-    Mutant("NaN scales", ("E8M0", "narrow"), (("e == 255 ? 0x7fc00000u : ", ""),), BITS, header=True),
-    Mutant("subnormal scales", ("NVFP4", "narrow"), (("0.001953125f", "0.00390625f"),), BITS, header=True),
+    *_header("first piece copied whole", TQ1, (" && (lane > 0 || lead == 0)", ""), FAULT),
+    *_header("last piece copied whole", TQ1, ("if (left >= 16 &&", "if (left > 0 &&"), FAULT),
+    *_header("last of many pieces copied whole", Q51_WIDE, (">= 16 * piece + 16", "> 16 * piece"), FAULT),
+    *_header("every other piece of a thread", ("Q8_0", "wide"), ("piece += threads", "piece += 2 * threads"), BITS),
+    *_header("pieces beyond a thread's first left out", Q51_WIDE, ("piece < pieces", "piece < 0 * pieces"), BITS),
+    *_header("ragged ends left out", TQ1, ("if (((lead | end) & 15) != 0", "if (false"), BITS),
+    *_header("ragged start from its piece's start", TQ1, ("lane == 0 ? lead : last", "lane == 0 ? 0 : last"), FAULT),
+    *_header("ragged end to its piece's end", TQ1, ("min(16, end) : end", "min(16, end) : last + 16"), FAULT),
+    *_header("word past the ragged end", TQ1, ("i + 4 <= stop", "i < stop"), FAULT),
+    # Only blocks shorter than a piece can begin and end in one: no shipped format has them.
+    *_header("short block copied to its piece's end", SMALL, ("min(16, end) : end", "16 : end"), READ),
+    *_header("both ends of one piece copied twice", SMALL, ("(last != 0 || lead == 0)", "true"), FAULT),
+    *_header("spread of packed bits", ("Q5_0", "narrow"), ("v << (8 - width)", "v << (9 - width)"), BITS),
+    *_header("spread of packed pairs", ("PACKED_PAIRS", "narrow"), ("pair | pair << 16", "pair | pair << 15"), BITS),
+    *_header("words not shifted", TQ1, ("shift = (at & 3) * 8", "shift = (at & 2) * 4"), BITS),
+    *_header("word shifted into itself", TQ1, ("high = p[i + 1]", "high = p[i]"), BITS),
+    *_header("high half of the codebook", ("IQ4_NL", "narrow"), ("w & 0x8888u", "w & 0x0888u"), BITS),
+    *_header("order of the digits' bytes", TQ1, ("0x7351u", "0x7531u"), BITS),
+    *_header("least scales", ("MXFP4", "narrow"), ("e < 2 ?", "e < 1 ?"), BITS),
+    *_header("bit 7 of a scale", ("NVFP4", "narrow"), ("v == 0x7fu", "(v & 0x7fu) == 0x7fu"), BITS),
+    *_header("NaN scales", ("E8M0", "narrow"), ("e == 255 ? 0x7fc00000u : ", ""), BITS),
+    *_header("subnormal scales", ("NVFP4", "narrow"), ("0.001953125f", "0.00390625f"), BITS),
 ]  # fmt: skip
 
 SYNC = "    __syncwarp();\n"

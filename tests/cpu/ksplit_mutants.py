@@ -38,27 +38,25 @@ def _each(name: str, targets: tuple[tuple[str, int], ...], edits: tuple[Edit, ..
 
 
 MANY = (("Q4_K", 8), ("Q4_0", 32))  # few large blocks with scales, one a stage; many small ones
-WAIT = "                qgen_copy_wait<stages - 2>();\n"
-ARRIVED = "                __syncthreads();\n                request();\n"
+WAIT = "            qgen_copy_wait<stages - 2>();\n"
+ARRIVED = "            __syncthreads();\n            request();\n"
 APART = "__device__ float apart(float a, float b, float c) { return __fadd_rn(__fmul_rn(a, b), c); }\n"
 PARTIAL = "        __syncthreads();\n        for (int i = threadIdx.x"
 
 SYNCHRONISATION = [
-    *_each("no barrier before a stage", MANY[:1], ((ARRIVED, "                request();\n"),), BITS),
-    *_each("no barrier before a stage", MANY[1:], ((ARRIVED, "                request();\n"),), ORDER),
+    *_each("no barrier before a stage", MANY[:1], ((ARRIVED, "            request();\n"),), BITS),
+    *_each("no barrier before a stage", MANY[1:], ((ARRIVED, "            request();\n"),), ORDER),
     *_each(
         "request before the barrier",
         MANY,
-        ((ARRIVED, "                request();\n                __syncthreads();\n"),),
+        ((ARRIVED, "            request();\n            __syncthreads();\n"),),
         BITS,
     ),
     *_each("no barrier before the partial sums", MANY, ((PARTIAL, PARTIAL.replace("__syncthreads();", "")),), BITS),
     *_each("no wait for copies", MANY, ((WAIT, ""),), BITS),
     *_each("wait for one group fewer", MANY, ((WAIT, WAIT.replace("- 2", "- 1")),), BITS),
     *_each("no commit", MANY, (("        qgen_copy_commit();\n", ""),), BITS),
-    *_each(
-        "read slot does not advance", MANY, (("                slot = slot + 1 == stages ? 0 : slot + 1;\n", ""),), BITS
-    ),
+    *_each("read slot does not advance", MANY, (("            slot = slot + 1 == stages ? 0 : slot + 1;\n", ""),), BITS),
     *_each(
         "write slot does not advance",
         MANY,
@@ -149,17 +147,16 @@ SUMS = [
     *_each(
         "half of the slices", MANY, (("qgen_halving_sum<substeps>(own)", "qgen_halving_sum<substeps / 2>(own)"),), BITS
     ),
-    *_each(
-        "one sum for all slices", (("Q4_0", 32),), (("sum[round * warp_blocks + j]", "sum[round * warp_blocks]"),), BITS
-    ),
-    *_each("one sum for all slices", (("Q5_K", 8),), (("sum[round * warp_blocks + j]", "sum[j]"),), BITS),
+    *_each("one sum for all slices", (("Q4_0", 32),), ((" sum[j]);", " sum[0]);"),), BITS),
+    *_each("one sum for all slices", (("Q5_K", 8),), (("            turn();\n        }", "        }"),), BITS),
+    *_each("a slice lost in turning", (("Q5_K", 8),), (("[i % 4] = first;", "[i % 4] = 0;"),), BITS),
     *_each(
         "multiply and add apart",
         MANY,
         (("v = __fmaf_rn(", "v = apart("), ("namespace {", APART + "namespace {")),
         BITS,
     ),
-    *_each("rows g and g + 8 swapped", MANY, (("g + i / 2 * 8", "g + 8 - i / 2 * 8"),), BITS),
+    *_each("rows g and g + 8 swapped", MANY, (("g + i % 4 / 2 * 8", "g + 8 - i % 4 / 2 * 8"),), BITS),
     *_each("columns 2t and 2t + 1 swapped", MANY, (("+ 2 * t + i % 2)", "+ 2 * t + 1 - i % 2)"),), BITS),
     *_each("scale of the neighbouring column", MANY, (("dx[0][i % 2]", "dx[0][0]"),), BITS),
     *_each("factor of row g for row g + 8", MANY, (("i < 2 ? f0_00 : f0_01", "f0_00"),), BITS),

@@ -87,6 +87,8 @@ RUNS: dict[str, str] = {
     "BYTE_SIGNED_OFFSET": _text(_bytes() + "signed = true\nadd = 1\n"),
     "TWOS4": _text(_nibbles(2) + "signed = true\n"),
     "TWOS4_AFFINE": _text(_nibbles(2) + "signed = true\nmul = -3\nadd = 1\n"),
+    "PACKED_PAIRS": _text(_parts((2, 4, [16, 2], [8, 4], 0), (18, 2, [32], [2], 4))),
+    "PACKED_NIBBLES": _text("signed = true\n" + _parts((2, 4, [16, 2], [8, 4], 0), (18, 4, [32], [4], 4))),
     "TWOS6": _text("signed = true\n" + _parts((2, 4, [16, 2], [8, 4], 0), (18, 2, [8, 4], [8, 2], 4))),
     "BLOCK96": _text(_bits(4, 4, [48, 2], [8, 4]), _float("d") + _float("m", 2, "bf16"), block="96", value='"d*q + m"'),
     "BLOCK160": _text("add = -2\n" + _bits(2, 2, [8, 4, 5], [8, 2, 64]), block="160"),
@@ -108,6 +110,16 @@ RUNS: dict[str, str] = {
     "SCALES_OF_8": _text(
         "add = -8\n" + _bits(34, 4, [128, 2], [8, 4]), _scales(_bits(2, 8, [32], [8])), **_K, **_SCALED
     ),
+    "SCALES_TO_510": _text(
+        "add = -8\n" + _bits(10, 4, [128, 2], [8, 4]),
+        _scales("mul = 2\n" + _bits(2, 8, [8], [8]), per=32),
+        **_K,
+        **_SCALED,
+    ),
+    "SCALES_APART": _text(
+        "add = -8\n" + _bits(10, 4, [128, 2], [8, 4]), _scales(_bits(2, 8, [2, 4], [32, 8]), per=32), **_K, **_SCALED
+    ),
+    "SCALES_12": _text(_bits(14, 4, [48, 2], [8, 4]), _scales(_bits(2, 8, [12], [8])), block="96", **_SCALED),
     "ZERO_POINTS": _text(_nibbles(4), _scales(_bits(2, 4, [4], [4])).replace("sc", "z"), value='"d*(q - z)"'),
     "TWO_SCALES": _text(_nibbles(4), _float("d") + _float("e", 2), value='"d*q - e*q"'),
     "NEGATED": _text(_nibbles(2), value='"-d*q"'),
@@ -163,14 +175,10 @@ REFUSED: dict[str, tuple[str, str]] = {
         ),
         "crosses a 32-bit word",
     ),
-    "PACKED_PAIRS": (
-        _text(_parts((2, 4, [16, 2], [8, 4], 0), (18, 2, [32], [2], 4))),
-        "part 1 is packed, 2 bits a code",
-    ),
     "UNEVEN_PART": (_text(_parts((2, 4, [32], [4], 0), (18, 1, [32], [1], 4))), "neither byte-strided nor packed"),
     "LATE_DIGITS": (
         _text(_digits(3, 5, -1, (2, [4, 8], [1, 5])).replace("at = 2", "at = 2, digit = 1")),
-        "digits (1, 2, 3, 4)",
+        "digits ((1,), (2,), (3,), (4,)) of a word",
     ),
     "WORDS_LEFT_OVER": (
         _text(_digits(3, 5, -1, (2, [51, 5], [5, 1]), (53, [1], [1])), **_K),
@@ -183,7 +191,7 @@ REFUSED: dict[str, tuple[str, str]] = {
             **_K,
             **_SCALED,
         ),
-        "gives each the same number of groups",
+        "gives each the same groups of 16 elements",
     ),
     "PLANES": (
         _text(

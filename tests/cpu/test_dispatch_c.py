@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from dispatch_c import CC, INVALID, REFUSED, SERVED, Dispatcher, compile_c
+from dispatch_c import CC, INVALID, REFUSED, SERVED, Decision, Dispatcher, compile_c
 
 from qgen import generate
 from qgen.archs import load_archs
@@ -81,9 +81,13 @@ def test_it_needs_nothing_but_the_c_library(tmp_path: Path) -> None:
     }
 
 
-def test_a_served_request(c: Dispatcher) -> None:
-    said = c.ask(REQUEST)
+@pytest.mark.parametrize(
+    ("tokens", "columns"), [(1, 1), (2, 8), (8, 8), (9, 16), (16, 16), (17, 32), (33, 32), (65528, 32)]
+)
+def test_a_served_request(tokens: int, columns: int, c: Dispatcher) -> None:
+    said = c.ask({**REQUEST, "T": tokens})
     kernel = said.kernel.contents
+    assert kernel.columns == columns
     row = table.shipped().kernels[kernel.name.decode()]
     assert said.status == SERVED and (said.code, said.reason, said.refusal) == (b"", b"", -1)
     assert said.quantiser.contents.name.decode() == row["quantiser"]
@@ -93,8 +97,17 @@ def test_a_served_request(c: Dispatcher) -> None:
 
 
 def test_a_refusal_has_a_reason_and_no_null(c: Dispatcher) -> None:
-    said = c.ask({**REQUEST, "T": 2})
-    assert said.status == REFUSED and said.code == b"tokens" and b"T > 1" in said.reason and said.refusal >= 0
+    changes: tuple[tuple[dict[str, Value], bytes], ...] = (
+        ({"T": 65529}, b"65528"),
+        ({"T": 2, "arch": "sm_75"}, b"sm_75"),
+    )
+    for change, words in changes:
+        said = c.ask({**REQUEST, **change})
+        assert said.status == REFUSED and said.code == b"tokens" and words in said.reason and said.refusal >= 0
+        no_null(said)
+
+
+def no_null(said: Decision) -> None:
     assert bool(said.kernel) and bool(said.quantiser)
     assert said.kernel.contents.name == said.kernel.contents.file == b"" and said.kernel.contents.number == -1
 
@@ -161,7 +174,7 @@ static qgen_request request(int64_t t) {
 static void *work(void *unused) {
     for (int i = 0; i < 20000; i++) {
         qgen_decision d;
-        const qgen_request served = request(1), refused = request(2);
+        const qgen_request served = request(1), refused = request(65529);
         if (qgen_dispatch(&served, &d) == QGEN_SERVED)
             qgen_ran(&d);
         qgen_dispatch(&refused, &d);
@@ -186,7 +199,7 @@ int main(int argc, char **argv) {
     }
     qgen_request r = request(1);
     qgen_supports(&r, &served);
-    r = request(2);
+    r = request(65529);
     qgen_supports(&r, &refused);
     qgen_dispatch(&bad, NULL);
     printf("%llu %llu %llu %llu\n", (unsigned long long)qgen_decided_count(served.kernel->number),
@@ -227,12 +240,14 @@ def test_silence_unless_asked(engine: Path, trace: str | None) -> None:
 
 def test_a_line_for_every_decision_and_launch(engine: Path) -> None:
     lines = run(engine, trace="1").stderr.splitlines()
-    kernel = "mul_mat_q4_k_q8_g256_t1__matvec_native_r1_b8"
+    kernel = "mul_mat_q4_k_q8_g256_t1__matvec_native_r2_b8"
     assert lines.count(f"qgen: mul_mat Q4_K T=1 N=4096 K=4096 sm_90 -> {kernel}") == 20000
     assert lines.count(f"qgen: ran {kernel}") == 20000
     assert (
         sum(
-            line.startswith("qgen: mul_mat Q4_K T=2 N=4096 K=4096 sm_90 -> refused: kernels for T > 1")
+            line.startswith(
+                "qgen: mul_mat Q4_K T=65529 N=4096 K=4096 sm_90 -> refused: kernels of Q4_K take at most 65528"
+            )
             for line in lines
         )
         == 20000
@@ -244,7 +259,7 @@ def test_a_line_for_every_decision_and_launch(engine: Path) -> None:
 def test_a_summary_at_the_end(engine: Path) -> None:
     lines = [line.split() for line in run(engine, "threads", "keep", trace="summary").stderr.splitlines()]
     assert lines[0] == ["qgen:", "decisions", "and", "launches"]
-    assert lines[1] == ["qgen:", "80000", "80000", "mul_mat_q4_k_q8_g256_t1__matvec_native_r1_b8"]
+    assert lines[1] == ["qgen:", "80000", "80000", "mul_mat_q4_k_q8_g256_t1__matvec_native_r2_b8"]
     assert lines[2][:4] == ["qgen:", "80000", "refused", "tokens:"] and lines[3] == ["qgen:", "1", "invalid"]
     # With the counters reset there is nothing to list, and threads that meet at the start register one summary.
     assert run(engine, "threads", trace="summary").stderr.splitlines() == ["qgen: decisions and launches"]

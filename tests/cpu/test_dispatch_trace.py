@@ -14,8 +14,8 @@ from qgen.dispatch import Request, lookup, trace
 
 ROOT = Path(__file__).resolve().parents[2]
 SERVED = Request("mul_mat", "Q4_K", "q8_g256", T=1, N=4096, K=4096, arch="sm_90")
-REFUSED = Request("mul_mat", "Q4_K", "q8_g256", T=2, N=4096, K=4096, arch="sm_90")
-KERNEL = "mul_mat_q4_k_q8_g256_t1__matvec_native_r1_b8"
+REFUSED = Request("mul_mat", "Q4_K", "q8_g256", T=65529, N=4096, K=4096, arch="sm_90")
+KERNEL = "mul_mat_q4_k_q8_g256_t1__matvec_native_r2_b8"
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +52,7 @@ def test_counts_from_many_threads_add_up() -> None:
 
 SCRIPT = f"""
 from qgen.dispatch import Request, lookup, trace
-for t in (1, 1, 2):
+for t in (1, 1, 65529):
     lookup(Request("mul_mat", "Q4_K", "q8_g256", T=t, N=4096, K=4096, arch="sm_90"))
 trace.ran("{KERNEL}")
 """
@@ -74,7 +74,9 @@ def test_silence_unless_asked(value: str | None) -> None:
 def test_a_line_for_every_decision_and_launch() -> None:
     lines = run("1")
     assert lines[:2] == [f"qgen: mul_mat Q4_K T=1 N=4096 K=4096 sm_90 -> {KERNEL}"] * 2
-    assert lines[2].startswith("qgen: mul_mat Q4_K T=2 N=4096 K=4096 sm_90 -> refused: kernels for T > 1")
+    assert lines[2].startswith(
+        "qgen: mul_mat Q4_K T=65529 N=4096 K=4096 sm_90 -> refused: kernels of Q4_K take at most 65528"
+    )
     assert lines[3:] == [f"qgen: ran {KERNEL}"]
 
 

@@ -32,7 +32,8 @@ def text_and_instance(mutant: Mutant, planned: MatvecPlan) -> tuple[str, Instanc
         shipped = [k for k in kernels("matvec") if k.path == f"matvec/{planned.file}.cu"]
         text, instances = text_of(shipped[0]), [matvec_of(k)[1] for k in shipped]
     instances.sort(key=lambda i: (i.team_blocks, i.rows))
-    chosen = instances[0 if mutant.target[1] == "narrow" else -1]
+    wide = [i for i in instances if i.team_blocks == instances[-1].team_blocks]
+    chosen = {"narrow": instances[0], "slim": wide[0], "wide": wide[-1]}[mutant.target[1]]
     return only(text, chosen.name), chosen
 
 
