@@ -1,0 +1,76 @@
+// quantize_activation to q8_g256 for IQ4_XS fragments, family convert.
+// Generated from specs/formats/iq4_xs.toml and templates/quantize_fragments.cu.j2;
+// edit those, then run: qgen build
+//
+#include "qgen_parts.cuh"
+
+extern __shared__ __align__(16) uint8_t qgen_shared[];
+
+namespace {
+
+constexpr int kBlock = 256;      // columns a warp quantises: one weight block of one token
+constexpr int kPieceWords = 4;   // activation words a matmul thread loads at once
+constexpr int kChunks = 4;       // such pieces of a matmul thread, token and block
+constexpr int kWords = 4 * kPieceWords * kChunks;  // words of four codes in a block, padding included
+constexpr int kCodeBytes = 2048;  // activation codes of a block and column tile
+constexpr int kValues = 8;       // columns of a thread
+constexpr int kGroupValues = 8;  // of which this many share a scale
+constexpr int kScales = 1;       // scales of a block
+constexpr int kWarps = 4;        // warps of a CTA
+
+// The four columns of each word, in memory order; 256 stands for an empty place.
+__device__ const uint2 kOrder[kWords] = {
+{1048576, 1114113}, {1179650, 1245187}, {3145760, 3211297}, {3276834, 3342371},
+{1310724, 1376261}, {1441798, 1507335}, {3407908, 3473445}, {3538982, 3604519},
+{1572872, 1638409}, {1703946, 1769483}, {3670056, 3735593}, {3801130, 3866667},
+{1835020, 1900557}, {1966094, 2031631}, {3932204, 3997741}, {4063278, 4128815},
+{5242944, 5308481}, {5374018, 5439555}, {7340128, 7405665}, {7471202, 7536739},
+{5505092, 5570629}, {5636166, 5701703}, {7602276, 7667813}, {7733350, 7798887},
+{5767240, 5832777}, {5898314, 5963851}, {7864424, 7929961}, {7995498, 8061035},
+{6029388, 6094925}, {6160462, 6225999}, {8126572, 8192109}, {8257646, 8323183},
+{9437312, 9502849}, {9568386, 9633923}, {11534496, 11600033}, {11665570, 11731107},
+{9699460, 9764997}, {9830534, 9896071}, {11796644, 11862181}, {11927718, 11993255},
+{9961608, 10027145}, {10092682, 10158219}, {12058792, 12124329}, {12189866, 12255403},
+{10223756, 10289293}, {10354830, 10420367}, {12320940, 12386477}, {12452014, 12517551},
+{13631680, 13697217}, {13762754, 13828291}, {15728864, 15794401}, {15859938, 15925475},
+{13893828, 13959365}, {14024902, 14090439}, {15991012, 16056549}, {16122086, 16187623},
+{14155976, 14221513}, {14287050, 14352587}, {16253160, 16318697}, {16384234, 16449771},
+{14418124, 14483661}, {14549198, 14614735}, {16515308, 16580845}, {16646382, 16711919},
+};
+
+}  // namespace
+
+// x: float32 [tokens][x_stride]; activation: the planes of layout q8_g256_iq4_xs_fragments. Tokens that only fill up
+// the last column tile get scales and sums of 0 and no codes; matmul kernels do not read those.
+extern "C" __global__ void __launch_bounds__(128)
+quantize_activation_q8_g256_iq4_xs_fragments__warp_block(const float* __restrict__ x, int64_t x_stride, int blocks, int tokens, uint8_t* __restrict__ activation) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int block = blockIdx.x * kWarps + warp, token = blockIdx.y;
+    if (block >= blocks) return;
+    uint8_t* codes = qgen_shared + warp * 272;
+    const int64_t token_tiles = (tokens + 7) / 8;
+    const int64_t place = (int64_t)(token / 8) * blocks + block;
+    uint8_t* scales = activation + token_tiles * blocks * kCodeBytes;
+
+    float v[kValues];
+#pragma unroll
+    for (int i = 0; i < kValues; ++i)
+        v[i] = token < tokens ? qgen_load_f32(x + token * x_stride + (int64_t)block * kBlock + 32 * i + lane) : 0.0f;
+    float scale[kScales];
+    qgen_quantize<kValues, kGroupValues>(v, codes, scale, lane);
+    if (lane == 0) {
+        codes[kBlock] = 0;
+#pragma unroll
+        for (int s = 0; s < kScales; ++s)
+            qgen_store_f32((float*)(scales + ((place * kScales + s) * 8 + token % 8) * 4), scale[s]);
+    }
+    __syncwarp();
+
+    if (token < tokens) {
+#pragma unroll
+        for (int i = lane; i < kWords; i += 32)
+            qgen_store_u32(activation + place * kCodeBytes + i / (4 * kPieceWords) * (128 * kPieceWords) +
+                               token % 8 * (16 * kPieceWords) + i % (4 * kPieceWords) * 4,
+                           qgen_gather4(codes, kOrder[i]));
+    }
+}

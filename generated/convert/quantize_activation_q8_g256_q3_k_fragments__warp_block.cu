@@ -1,0 +1,96 @@
+// quantize_activation to q8_g256 for Q3_K fragments, family convert.
+// Generated from specs/formats/q3_k.toml and templates/quantize_fragments.cu.j2;
+// edit those, then run: qgen build
+//
+#include "qgen_parts.cuh"
+
+extern __shared__ __align__(16) uint8_t qgen_shared[];
+
+namespace {
+
+constexpr int kBlock = 256;      // columns a warp quantises: one weight block of one token
+constexpr int kPieceWords = 4;   // activation words a matmul thread loads at once
+constexpr int kChunks = 4;       // such pieces of a matmul thread, token and block
+constexpr int kWords = 4 * kPieceWords * kChunks;  // words of four codes in a block, padding included
+constexpr int kCodeBytes = 2048;  // activation codes of a block and column tile
+constexpr int kValues = 8;       // columns of a thread
+constexpr int kGroupValues = 8;  // of which this many share a scale
+constexpr int kScales = 1;       // scales of a block
+constexpr int kWarps = 4;        // warps of a CTA
+
+// The four columns of each word, in memory order; 256 stands for an empty place.
+__device__ const uint2 kOrder[kWords] = {
+{65536, 196610}, {1114128, 1245202}, {2162720, 2293794}, {3211312, 3342386},
+{327684, 458758}, {1376276, 1507350}, {2424868, 2555942}, {3473460, 3604534},
+{589832, 720906}, {1638424, 1769498}, {2687016, 2818090}, {3735608, 3866682},
+{851980, 983054}, {1900572, 2031646}, {2949164, 3080238}, {3997756, 4128830},
+{4259904, 4390978}, {5308496, 5439570}, {6357088, 6488162}, {7405680, 7536754},
+{4522052, 4653126}, {5570644, 5701718}, {6619236, 6750310}, {7667828, 7798902},
+{4784200, 4915274}, {5832792, 5963866}, {6881384, 7012458}, {7929976, 8061050},
+{5046348, 5177422}, {6094940, 6226014}, {7143532, 7274606}, {8192124, 8323198},
+{8454272, 8585346}, {9502864, 9633938}, {10551456, 10682530}, {11600048, 11731122},
+{8716420, 8847494}, {9765012, 9896086}, {10813604, 10944678}, {11862196, 11993270},
+{8978568, 9109642}, {10027160, 10158234}, {11075752, 11206826}, {12124344, 12255418},
+{9240716, 9371790}, {10289308, 10420382}, {11337900, 11468974}, {12386492, 12517566},
+{12648640, 12779714}, {13697232, 13828306}, {14745824, 14876898}, {15794416, 15925490},
+{12910788, 13041862}, {13959380, 14090454}, {15007972, 15139046}, {16056564, 16187638},
+{13172936, 13304010}, {14221528, 14352602}, {15270120, 15401194}, {16318712, 16449786},
+{13435084, 13566158}, {14483676, 14614750}, {15532268, 15663342}, {16580860, 16711934},
+};
+
+}  // namespace
+
+// x: float32 [tokens][x_stride]; activation: the planes of layout q8_g256_q3_k_fragments. Tokens that only fill up
+// the last column tile get scales and sums of 0 and no codes; matmul kernels do not read those.
+extern "C" __global__ void __launch_bounds__(128)
+quantize_activation_q8_g256_q3_k_fragments__warp_block(const float* __restrict__ x, int64_t x_stride, int blocks, int tokens, uint8_t* __restrict__ activation) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int block = blockIdx.x * kWarps + warp, token = blockIdx.y;
+    if (block >= blocks) return;
+    uint8_t* codes = qgen_shared + warp * 272;
+    const int64_t token_tiles = (tokens + 7) / 8;
+    const int64_t place = (int64_t)(token / 8) * blocks + block;
+    uint8_t* scales = activation + token_tiles * blocks * kCodeBytes;
+
+    float v[kValues];
+#pragma unroll
+    for (int i = 0; i < kValues; ++i)
+        v[i] = token < tokens ? qgen_load_f32(x + token * x_stride + (int64_t)block * kBlock + 32 * i + lane) : 0.0f;
+    float scale[kScales];
+    qgen_quantize<kValues, kGroupValues>(v, codes, scale, lane);
+    if (lane == 0) {
+        codes[kBlock] = 0;
+#pragma unroll
+        for (int s = 0; s < kScales; ++s)
+            qgen_store_f32((float*)(scales + ((place * kScales + s) * 8 + token % 8) * 4), scale[s]);
+    }
+    __syncwarp();
+
+    if (token < tokens) {
+#pragma unroll
+        for (int i = lane; i < kWords; i += 32)
+            qgen_store_u32(activation + place * kCodeBytes + i / (4 * kPieceWords) * (128 * kPieceWords) +
+                               token % 8 * (16 * kPieceWords) + i % (4 * kPieceWords) * 4,
+                           qgen_gather4(codes, kOrder[i]));
+    }
+    uint8_t* sums = scales + token_tiles * blocks * (kScales * 32);
+    // Thread g sums group g: 16 neighbouring columns.
+    int sum = 0;
+    if (lane < 16) {
+#pragma unroll
+        for (int i = 0; i < 16 / 4; ++i)
+            sum = __dp4a((int)((const uint32_t*)codes)[lane * (16 / 4) + i], 0x01010101, sum);
+    }
+    // Four sums a word, as low and high parts that fit int8: sum = low + 128 * high.
+    const int high = (sum + 64) >> 7, low = sum - 128 * high;
+    uint32_t low_word = 0, high_word = 0;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        low_word |= (uint32_t)(uint8_t)__shfl_sync(0xffffffffu, low, (4 * lane + i) % 32) << (8 * i);
+        high_word |= (uint32_t)(uint8_t)__shfl_sync(0xffffffffu, high, (4 * lane + i) % 32) << (8 * i);
+    }
+    if (lane < 4) {
+        qgen_store_u32(sums + (place * 32 + token % 8 * 4 + lane) * 8, low_word);
+        qgen_store_u32(sums + (place * 32 + token % 8 * 4 + lane) * 8 + 4, high_word);
+    }
+}

@@ -1,0 +1,111 @@
+// quantize_activation to q8_g256 for TQ1_0, family convert.
+// Generated from specs/formats/tq1_0.toml and templates/quantize.cu.j2;
+// edit those, then run: qgen build
+//
+// layout      q8_g256_tq1_0: int8 per 256 columns, in the order the TQ1_0 kernels read it:
+//             codes  int8  [tile][chunk][thread of a warp][16]
+//             scale  f32   [block][1]
+//             sums   int32 [block][4][1]
+//
+#include "qgen_parts.cuh"
+
+extern __shared__ __align__(16) uint8_t qgen_shared[];
+
+namespace {
+
+constexpr int kBlock = 256;        // columns a warp quantises: one weight block
+constexpr int kLanes = 4;          // threads of the matmul kernel that share it
+constexpr int kTileBlocks = 8;    // blocks of an activation tile
+constexpr int kChunks = 4;         // 16-byte pieces of a matmul thread and block
+constexpr int kWords = 64;         // words of four codes in a block, padding included
+constexpr int kValues = 8;         // columns of a thread
+constexpr int kGroupValues = 8;    // of which this many share a scale
+constexpr int kScales = 1;         // scales of a block
+constexpr int kWarps = 4;          // warps of a CTA
+
+// The four columns of each word, in memory order; 256 stands for an empty place.
+__device__ const uint2 kOrder[kWords] = {
+{65536, 196610}, {2162720, 2293794}, {4259904, 4390978}, {6357088, 6488162},
+{851980, 983054}, {2949164, 3080238}, {5046348, 5177422}, {7143532, 7274606},
+{1638424, 1769498}, {3735608, 3866682}, {5832792, 5963866}, {7929976, 8061050},
+{10813604, 10944678}, {11862196, 11993270}, {12910788, 13041862}, {13959380, 14090454},
+{8454272, 8585346}, {327684, 458758}, {2424868, 2555942}, {4522052, 4653126},
+{9240716, 9371790}, {1114128, 1245202}, {3211312, 3342386}, {5308496, 5439570},
+{10027160, 10158234}, {1900572, 2031646}, {3997756, 4128830}, {6094940, 6226014},
+{15007972, 15139046}, {11075752, 11206826}, {12124344, 12255418}, {13172936, 13304010},
+{6619236, 6750310}, {8716420, 8847494}, {589832, 720906}, {2687016, 2818090},
+{7405680, 7536754}, {9502864, 9633938}, {1376276, 1507350}, {3473460, 3604534},
+{8192124, 8323198}, {10289308, 10420382}, {10551456, 10682530}, {11600048, 11731122},
+{14221528, 14352602}, {15270120, 15401194}, {11337900, 11468974}, {12386492, 12517566},
+{4784200, 4915274}, {6881384, 7012458}, {8978568, 9109642}, {15991024, 16515320},
+{5570644, 5701718}, {7667828, 7798902}, {9765012, 9896086}, {16056561, 16580857},
+{12648640, 12779714}, {13697232, 13828306}, {14745824, 14876898}, {16122098, 16646394},
+{13435084, 13566158}, {14483676, 14614750}, {15532268, 15663342}, {16187635, 16711931},
+};
+
+}  // namespace
+
+// x: float32 [columns]; activation: the planes of layout q8_g256_tq1_0 for `blocks` weight blocks.
+// Every group of 256: scale = largest |x| / 127, code = round-to-nearest-even(x * (127 / largest |x|)),
+// all codes 0 where 127 / largest |x| is not finite. An Inf or NaN in x makes the scale Inf or NaN.
+extern "C" __global__ void __launch_bounds__(128)
+quantize_activation_q8_g256_tq1_0__warp_block(const float* __restrict__ x, int blocks, uint8_t* __restrict__ activation) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int block = blockIdx.x * kWarps + warp;
+    const int tiles = (blocks + kTileBlocks - 1) / kTileBlocks;
+    if (block >= tiles * kTileBlocks) return;
+    uint8_t* codes = qgen_shared + warp * 528;
+
+    float v[kValues];
+#pragma unroll
+    for (int i = 0; i < kValues; ++i)
+        v[i] = block < blocks ? qgen_load_f32(x + (int64_t)block * kBlock + 32 * i + lane) : 0.0f;
+
+    uint8_t* scales = activation + (int64_t)tiles * (kChunks * 32 * 16);
+#pragma unroll
+    for (int s = 0; s < kScales; ++s) {
+        // The bits of |x| order like the values, and a NaN is the largest of all, so that it is never lost.
+        uint32_t bits = 0;
+#pragma unroll
+        for (int i = s * kGroupValues; i < (s + 1) * kGroupValues; ++i)
+            bits = max(bits, __float_as_uint(v[i]) & 0x7fffffffu);
+#pragma unroll
+        for (int h = 16; h > 0; h /= 2) bits = max(bits, __shfl_xor_sync(0xffffffffu, bits, h));
+        const float largest = __uint_as_float(bits);
+        float inverse = __fdiv_rn(127.0f, largest);
+        if (!(inverse <= 3.402823466e+38f)) inverse = 0.0f;  // largest is 0, too small to divide by, or NaN
+#pragma unroll
+        for (int i = s * kGroupValues; i < (s + 1) * kGroupValues; ++i)
+            codes[32 * i + lane] = (uint8_t)__float2int_rn(__fmul_rn(v[i], inverse));
+        if (lane == 0)
+            qgen_store_f32((float*)(scales + ((int64_t)block * kScales + s) * 4), __fdiv_rn(largest, 127.0f));
+    }
+    if (lane == 0) codes[kBlock] = 0;
+    __syncwarp();
+
+    // Word i of the block: chunk i / (4 kLanes), then the matmul thread, then the word of its 16-byte piece.
+    uint8_t* tile = activation + (int64_t)(block / kTileBlocks) * (kChunks * 32 * 16);
+    int* word_sums = (int*)(codes + 272);
+#pragma unroll
+    for (int i = lane; i < kWords; i += 32) {
+        const uint2 e = kOrder[i];
+        const uint32_t word = codes[e.x & 0xffffu] | (uint32_t)codes[e.x >> 16] << 8 |
+                              (uint32_t)codes[e.y & 0xffffu] << 16 | (uint32_t)codes[e.y >> 16] << 24;
+        const int chunk = i / (4 * kLanes), place = i % (4 * kLanes);
+        qgen_store_u32(tile + chunk * (32 * 16) + block % kTileBlocks * (16 * kLanes) + 4 * place, word);
+        word_sums[i] = __dp4a((int)word, 0x01010101, 0);
+    }
+    __syncwarp();
+
+    // Sums of the codes that matmul thread `at / slots` meets in its group `at % slots`.
+    uint8_t* sums = scales + (tiles * (kTileBlocks * kScales * 4) + 15) / 16 * 16;
+    if (lane < kLanes * 1) {
+        const int thread = lane / 1, group = lane % 1;
+        int sum = 0;
+        if (group < 1) {
+            for (int j = 0; j < 16; ++j)
+                sum += word_sums[j / 4 * (4 * kLanes) + thread * 4 + j % 4];
+        }
+        qgen_store_u32(sums + (((int64_t)block * kLanes + thread) * 1 + group) * 4, (uint32_t)sum);
+    }
+}

@@ -1,0 +1,82 @@
+// quantize_activation to q8_g32 for PTQ1_0 fragments, family convert.
+// Generated from specs/formats/ptq1_0.toml and templates/quantize_fragments.cu.j2;
+// edit those, then run: qgen build
+//
+#include "qgen_parts.cuh"
+
+extern __shared__ __align__(16) uint8_t qgen_shared[];
+
+namespace {
+
+constexpr int kBlock = 128;      // columns a warp quantises: one weight block of one token
+constexpr int kPieceWords = 4;   // activation words a matmul thread loads at once
+constexpr int kChunks = 3;       // such pieces of a matmul thread, token and block
+constexpr int kWords = 4 * kPieceWords * kChunks;  // words of four codes in a block, padding included
+constexpr int kCodeBytes = 1536;  // activation codes of a block and column tile
+constexpr int kValues = 4;       // columns of a thread
+constexpr int kGroupValues = 1;  // of which this many share a scale
+constexpr int kScales = 4;       // scales of a block
+constexpr int kWarps = 4;        // warps of a CTA
+
+// The four columns of each word, in memory order; 128 stands for an empty place.
+__device__ const uint2 kOrder[kWords] = {
+{65536, 196610}, {1114128, 1245202}, {2162720, 2293794}, {3211312, 3342386},
+{327684, 458758}, {1376276, 1507350}, {2424868, 2555942}, {3473460, 3604534},
+{589832, 720906}, {1638424, 1769498}, {2687016, 2818090}, {3735608, 3866682},
+{851980, 983054}, {1900572, 2031646}, {2949164, 3080238}, {3997756, 4128830},
+{4259904, 4390978}, {5308496, 8388736}, {5832792, 8388736}, {6357088, 8388736},
+{4522052, 4653126}, {5439570, 8388736}, {5963866, 8388736}, {6488162, 8388736},
+{4784200, 4915274}, {5570644, 8388736}, {6094940, 8388736}, {6619236, 8388736},
+{5046348, 5177422}, {5701718, 8388736}, {6226014, 8388736}, {6750310, 8388736},
+{6881384, 8388736}, {7405680, 8388736}, {7995512, 8257660}, {8388736, 8388736},
+{7012458, 8388736}, {7536754, 8388736}, {8061049, 8323197}, {8388736, 8388736},
+{7143532, 8388736}, {7667828, 8388736}, {8388736, 8388736}, {8388736, 8388736},
+{7274606, 8388736}, {7798902, 8388736}, {8388736, 8388736}, {8388736, 8388736},
+};
+
+}  // namespace
+
+// x: float32 [tokens][x_stride]; activation: the planes of layout q8_g32_ptq1_0_fragments. Tokens that only fill up
+// the last column tile get scales and sums of 0 and no codes; matmul kernels do not read those.
+extern "C" __global__ void __launch_bounds__(128)
+quantize_activation_q8_g32_ptq1_0_fragments__warp_block(const float* __restrict__ x, int64_t x_stride, int blocks, int tokens, uint8_t* __restrict__ activation) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int block = blockIdx.x * kWarps + warp, token = blockIdx.y;
+    if (block >= blocks) return;
+    uint8_t* codes = qgen_shared + warp * 144;
+    const int64_t token_tiles = (tokens + 7) / 8;
+    const int64_t place = (int64_t)(token / 8) * blocks + block;
+    uint8_t* scales = activation + token_tiles * blocks * kCodeBytes;
+
+    float v[kValues];
+#pragma unroll
+    for (int i = 0; i < kValues; ++i)
+        v[i] = token < tokens ? qgen_load_f32(x + token * x_stride + (int64_t)block * kBlock + 32 * i + lane) : 0.0f;
+    float scale[kScales];
+    qgen_quantize<kValues, kGroupValues>(v, codes, scale, lane);
+    if (lane == 0) {
+        codes[kBlock] = 0;
+#pragma unroll
+        for (int s = 0; s < kScales; ++s)
+            qgen_store_f32((float*)(scales + ((place * kScales + s) * 8 + token % 8) * 4), scale[s]);
+    }
+    __syncwarp();
+
+    if (token < tokens) {
+#pragma unroll
+        for (int i = lane; i < kWords; i += 32)
+            qgen_store_u32(activation + place * kCodeBytes + i / (4 * kPieceWords) * (128 * kPieceWords) +
+                               token % 8 * (16 * kPieceWords) + i % (4 * kPieceWords) * 4,
+                           qgen_gather4(codes, kOrder[i]));
+    }
+    uint8_t* sums = scales + token_tiles * blocks * (kScales * 32);
+    // Thread g sums group g: 32 neighbouring columns.
+    int sum = 0;
+    if (lane < 4) {
+#pragma unroll
+        for (int i = 0; i < 32 / 4; ++i)
+            sum = __dp4a((int)((const uint32_t*)codes)[lane * (32 / 4) + i], 0x01010101, sum);
+    }
+    if (lane < 4)
+        qgen_store_u32(sums + ((place * 4 + lane) * 8 + token % 8) * 4, (uint32_t)sum);
+}
