@@ -56,7 +56,9 @@ SYNCHRONISATION = [
     *_each("no wait for copies", MANY, ((WAIT, ""),), BITS),
     *_each("wait for one group fewer", MANY, ((WAIT, WAIT.replace("- 2", "- 1")),), BITS),
     *_each("no commit", MANY, (("        qgen_copy_commit();\n", ""),), BITS),
-    *_each("read slot does not advance", MANY, (("            slot = slot + 1 == stages ? 0 : slot + 1;\n", ""),), BITS),
+    *_each(
+        "read slot does not advance", MANY, (("            slot = slot + 1 == stages ? 0 : slot + 1;\n", ""),), BITS
+    ),
     *_each(
         "write slot does not advance",
         MANY,

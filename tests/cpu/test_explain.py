@@ -88,24 +88,67 @@ def test_a_fault_is_explained_as_one(tmp_path: Path) -> None:
 def test_the_command_of_the_design(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["explain", *DESIGN, "--policy", "invariant"]) == 0
     text = capsys.readouterr().out
-    assert "format = Q5_K" in text and "T >= 2" in text
-    assert "refused (tokens): kernels for T > 1 are not built yet" in text
-    assert "specs/routes/mul_mat.toml: gate[5]" in text
-    assert "mul_mat_q5_k_q8_g256_t1__matvec_native_r1_b8" in text and "with T = 1" in text
+    assert "format = Q5_K" in text and "  T in 2..8\n" in text
+    assert "kernel mul_mat_q5_k_q8_g256_t8__ksplit_mma_native_w8\n" in text
+    assert "a ladder's rung of 8 columns" in text
+    assert "x comes from quantize_activation_q8_g256_q5_k_fragments__warp_block" in text
+    assert "specs/routes/mul_mat.toml: route[8]" in text
+    assert "mul_mat_q5_k_q8_g256_t16__ksplit_mma_native_w8\n      needs T in 9..16, not 2\n" in text
+    assert "mul_mat_q5_k_q8_g256_t1__matvec_native_r2_b8\n      needs T = 1, not 2\n" in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "turn", "because", "gate", "kernel", "nearest"),
+    [
+        (["-T", "65529"], "T >= 65529", "kernels of Q5_K take at most 65528 tokens", 6, "t32", "T = 65528"),
+        (
+            ["--arch", "sm_75"],
+            "arch = sm_75",
+            "kernels for T > 1 multiply int8 on tensor cores",
+            5,
+            "t8",
+            "arch = sm_80",
+        ),
+    ],
+)
+def test_a_refusal_in_text(
+    changes: list[str],
+    turn: str,
+    because: str,
+    gate: int,
+    kernel: str,
+    nearest: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert cli.main(["explain", *DESIGN, *changes, "--policy", "invariant"]) == 0
+    text = capsys.readouterr().out
+    assert f"  {turn}\n" in text and f"refused (tokens): {because}" in text
+    assert f"specs/routes/mul_mat.toml: gate[{gate}]" in text
+    assert (
+        f"mul_mat_q5_k_q8_g256_{kernel}__ksplit_mma_native_w8\n      it would serve this request with {nearest}" in text
+    )
 
 
 def test_a_served_request_in_text_and_json(capsys: pytest.CaptureFixture[str]) -> None:
     served = ["explain", *DESIGN[:6], "-N", "5120", "-K", "6144"]
     assert cli.main(served) == 0
     text = capsys.readouterr().out
-    assert "kernel mul_mat_q5_k_q8_g256_t1__matvec_native_r1_b8" in text
+    assert "kernel mul_mat_q5_k_q8_g256_t1__matvec_native_r2_b8" in text
     assert "x comes from quantize_activation_q8_g256_q5_k__warp_block" in text
-    assert "needs N >= 8192, not 5120" in text and "--json lists them" in text
+    assert "needs K in 256..512 and K % 256 == 0, not 6144" in text and "--json lists them" in text
     assert cli.main([*served, "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert said["kernel"]["name"] in text and said["refusal"] is None
     assert said["request"]["activation"] == "q8_g256" and said["path"][0]["axis"] == "op"
-    assert {n["kernel"].rsplit("_", 2)[1] for n in said["neighbours"]} == {"r2"}
+    # All that any other number of tokens or columns would get, and nothing else.
+    assert [n["kernel"].removeprefix("mul_mat_q5_k_q8_g256_") for n in said["neighbours"]] == [
+        "t1__matvec_native_r2_b2",
+        "t8__ksplit_mma_native_w8",
+        "t16__ksplit_mma_native_w8",
+        "t32__ksplit_mma_native_w8",
+    ]
+    assert cli.main(["explain", "--op", "mul_mat", "--format", "Q4_0", *DESIGN[4:6], "-N", "5120", "-K", "6144"]) == 0
+    assert "mul_mat_q4_0_q8_g32_t1__matvec_native_r4_b32\n      needs N >= 8192, not 5120" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
