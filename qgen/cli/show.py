@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import difflib
 from typing import Any
 
 from qgen import generate
@@ -45,10 +46,11 @@ def run(args: argparse.Namespace) -> int:
             ladder = None
             text = source.text
         except QgenError as error:
+            near = difflib.get_close_matches(format_name, formats, n=1)
             raise QgenError(
                 stage="show",
                 subject=args.name,
-                found=error.found,
+                found=error.found + (f" (did you mean {near[0]}?)" if near else ""),
                 allowed=f"a format ({', '.join(formats)}), a kernel or a generated file",
                 next="list them: qgen formats",
             ) from None
