@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
@@ -22,7 +23,7 @@ _INT32 = 2**31 - 1
 Launch = tuple[tuple[int, ...], tuple[int, ...], Sequence[Any], int]
 
 
-class Bound:
+class Bound(ABC):
     """The two launches of mul_mat for one weight on one device: quantise x, multiply.
 
     instance: the variant of the matmul plan that runs
@@ -50,12 +51,13 @@ class Bound:
         """Bytes of scratch memory that a call with one token needs."""
         return self.workspace_for(1)
 
+    @abstractmethod
     def workspace_for(self, tokens: int) -> int:
         """Bytes of scratch memory that a call with this many tokens needs."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _launches(self, tokens: int, x: Any, workspace: Any, out: Any) -> tuple[Launch, Launch]:
-        raise NotImplementedError
+        """The quantiser's launch and the matmul's."""
 
     def __call__(self, x: Any, out: Any = None, *, workspace: Any = None) -> Any:
         """y = weight @ x; see `qgen.mul_mat`, which is this behind a search for the binding."""
