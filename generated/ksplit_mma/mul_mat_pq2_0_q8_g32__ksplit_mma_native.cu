@@ -190,7 +190,8 @@ __device__ __forceinline__ void ksplit(const uint8_t* weight, int64_t row_stride
     for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
         float sum[substeps][column_tiles][4] = {};
         constexpr int rounds = substeps / warp_blocks;  // 1, or with warp_blocks = 1 as many as slices
-        // The slices of the stage at hand come first in sum: after every stage they move up, in a circle.
+        // The slices of the stage at hand come first in sum: after every stage they move up, in a circle. Where the circle
+        // stops does not matter: halving adds the same pairs from any place of it.
         auto turn = [&]() {
 #pragma unroll
             for (int i = 0; rounds > 1 && i < 4 * column_tiles; ++i) {
@@ -229,7 +230,6 @@ __device__ __forceinline__ void ksplit(const uint8_t* weight, int64_t row_stride
             slot = slot + 1 == stages ? 0 : slot + 1;
             turn();
         }
-        for (int stage = stage_count; stage % rounds != 0; ++stage) turn();
         // A warp's own slices first, then those of the warps, always s and s + h.
 #pragma unroll
         for (int i = 0; i < 4 * column_tiles; ++i) {
