@@ -15,8 +15,6 @@ from qgen.errors import QgenError
 from qgen.plan import FragmentQuantizePlan, KsplitPlan, MatvecPlan, Plan, QuantizePlan, entries
 from qgen.plan.records import IntScale
 
-LINE_LENGTH = 112
-
 
 @dataclass(frozen=True)
 class Source:
@@ -136,7 +134,7 @@ def emit_text(template: str, k: object) -> str:
 
 
 def _squeeze(text: str) -> str:
-    """A macro call on a line of its own leaves blank lines: keep at most one, and none inside a function body."""
+    """A macro call on a line of its own leaves blank lines: keep at most one."""
     text = re.sub(r"[ \t]+\n", "\n", text)
     text = re.sub(r"\n{3,}", "\n\n", text)
     return text.strip("\n") + "\n"
