@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from qgen.archs import load_archs
-from qgen.dispatch import routed_instance, routed_rung
+from qgen.dispatch import routed_instance, routed_batch
 from qgen.errors import QgenError
 from qgen.plan import FragmentQuantizePlan, Instance, KsplitPlan, MatvecPlan, Plan, QuantizePlan, Rung
 from qgen.spec import Format
@@ -158,7 +158,7 @@ def candidates(case: Case, plans: Iterable[Plan], *, every: bool, arch: str) -> 
     quantizers = {plan.layout.name: plan for plan in own if isinstance(plan, QuantizePlan)}
     found: list[Candidate | RungCandidate] = []
     if case.tokens > 1:
-        rung = routed_rung(case.format, case.shape.rows, case.shape.columns, case.tokens, arch)
+        rung = routed_batch(case.format, case.shape.rows, case.shape.columns, case.tokens, arch)
         found += [c for c in _rungs(own, arch, rung) if every or c.routed]
     for plan in own:
         if isinstance(plan, MatvecPlan) and case.tokens == 1:

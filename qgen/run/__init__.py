@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from qgen import operands, plan
-from qgen.dispatch import routed_instance, routed_rung
+from qgen.dispatch import routed_instance, routed_batch
 from qgen.operands import refusal
 from qgen.run.bound import Bound, Ladder, Matvec, matvec_plans
 from qgen.run.device import (
@@ -155,7 +155,7 @@ def _routed(weight: Weight, device: int, tokens: int, policy: str) -> plan.Insta
     matvec, _ = matvec_plans(weight.format)
     if tokens == 1:
         return routed_instance(matvec, weight.rows, weight.columns, arch, policy)
-    return routed_rung(weight.format, weight.rows, weight.columns, tokens, arch, policy)
+    return routed_batch(weight.format, weight.rows, weight.columns, tokens, arch, policy)
 
 
 def _nothing(weight: Weight, x: Any, out: Any, tokens: int, device: int, policy: str) -> Any:

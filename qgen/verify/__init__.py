@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from qgen import codec, plan
-from qgen.dispatch import routed_instance, routed_rung
+from qgen.dispatch import routed_instance, routed_batch
 from qgen.emulated import ARCH, EmulatedLadder, EmulatedMatvec
 from qgen.errors import QgenError
 from qgen.gguf import GgufTensor
@@ -250,7 +250,7 @@ class _Emulator:
         name = weight.format.name
         # The kernel of the whole matrix, not of the sample.
         if len(x) > 1:
-            rung = routed_rung(weight.format, weight.rows, weight.columns, len(x), ARCH)
+            rung = routed_batch(weight.format, weight.rows, weight.columns, len(x), ARCH)
             if name not in self._ladders:
                 self._ladders[name] = EmulatedLadder(weight.format)
             return self._ladders[name](row_bytes(weight, rows), x, rung=rung), rung.name
