@@ -75,9 +75,7 @@ def plan_all(formats: dict[str, Format]) -> tuple[tuple[Plan, ...], dict[str, Qg
         except QgenError as refusal:
             refused[name] = refusal
             continue
-        plans += [plan_quantize(matvec), matvec]
-        with contextlib.suppress(QgenError):
-            plans.append(plan_multirow(format))
+        plans += [plan_quantize(matvec), matvec, plan_multirow(format)]
         with contextlib.suppress(QgenError):
             ladder = plan_ksplit(format)
             plans += [plan_quantize_fragments(ladder), ladder]

@@ -11,13 +11,15 @@ from dataclasses import dataclass, replace
 
 from qgen.plan.matvec import PIECE, SHARED_LIMIT, Launch, MatvecPlan, plan_matvec, ring
 from qgen.plan.records import ActivationLayout, Contract, Digits, LaneConstant, Step, TermPlan, Words
-from qgen.plan.refuse import refuse
 from qgen.spec.records import Format
 
 ROWS = (1, 2, 4, 8)  # output rows a team
 COLUMNS = (1, 2, 4, 8)  # tokens a team
-REGISTERS = 65536  # of a multiprocessor, on every architecture of specs/archs
-THREAD_REGISTERS = 255
+# CTAs of four warps that an SM must hold, by sums a team up to: 128, 168 and 255 registers a thread, no spills; threads
+# that have whole blocks to themselves keep fewer values.
+REGISTER_CTAS = {8: 4, 32: 3, 64: 2}
+LONE_REGISTER_CTAS = {8: 5, 32: 4, 64: 2}
+HELD_LIMIT = 160  # registers for what a thread keeps of its rows; more would spill
 
 
 @dataclass(frozen=True)
@@ -97,14 +99,11 @@ class MultirowPlan:
 
 
 def plan_multirow(format: Format) -> MultirowPlan:
-    """The multirow plan of `format` with all its instances. Raises QgenError (stage "plan") with the reason if none."""
+    """The multirow plan of `format` with all its instances. Raises QgenError (stage "plan") where it has no mat-vec."""
     single = plan_matvec(format)
     stem = f"mul_mat_{format.name.lower()}_{single.contract.activation}"
     parts = _parts(single)
     legal = (_instance(format, single, parts, stem, rows, columns) for columns in COLUMNS for rows in ROWS)
-    instances = tuple(i for i in legal if i is not None)
-    if not instances:
-        refuse(format, f"staging its {format.bytes}-byte blocks takes more than {SHARED_LIMIT} bytes", "smaller blocks")
     return MultirowPlan(
         family="multirow",
         op=single.op,
@@ -129,7 +128,7 @@ def plan_multirow(format: Format) -> MultirowPlan:
         code_offset=single.code_offset,
         sums=single.sums,
         largest_sum=single.largest_sum,
-        instances=instances,
+        instances=tuple(i for i in legal if i is not None),  # at least one row and token: the mat-vec has them
         read_factor=1.0,
     )
 
@@ -210,34 +209,31 @@ def _fits(load: Words, width: int) -> bool:
 def _instance(
     format: Format, plan: MatvecPlan, parts: tuple[BlockPart, ...], stem: str, rows: int, columns: int
 ) -> MultirowInstance | None:
-    """None where the ring of one warp's rows is larger than shared memory, or its values exceed the registers."""
+    """None where the ring of a warp's rows is larger than shared memory, or what is kept of them than the registers."""
     team_blocks = min(32 // plan.lanes, plan.contract.slices)
     warp_rows = rows * (32 // (team_blocks * plan.lanes))
     slots = ring(format, team_blocks, warp_rows)
-    substeps = plan.contract.slices // team_blocks
-    wanted = _registers(plan, parts, rows, columns, substeps)
     warps = next((w for w in (4, 2, 1) if w * slots.warp_shared + PIECE <= SHARED_LIMIT), 0)
-    if not warps or wanted > THREAD_REGISTERS:
+    scales = plan.groups * sum(bool(term.scales[0]) for term in plan.terms)
+    held = min(rows, columns) * (max(part.words for part in parts) + scales)
+    if not warps or held > HELD_LIMIT:
         return None
+    limits = REGISTER_CTAS if plan.lanes > 1 else LONE_REGISTER_CTAS
+    ctas = next(ctas for sums, ctas in limits.items() if rows * columns <= sums)
     return MultirowInstance(
         name=f"{stem}_t{columns}__multirow_native_r{rows}",
         rows=rows,
         columns=columns,
         team_blocks=team_blocks,
         warp_rows=warp_rows,
-        substeps=substeps,
+        substeps=plan.contract.slices // team_blocks,
         stages=slots.stages,
         pieces=slots.pieces,
         slot_bytes=slots.slot_bytes,
         warps=warps,
-        shared_bytes=warps * slots.warp_shared + PIECE,
-        min_ctas=1,
+        shared_bytes=warps * slots.warp_shared + PIECE,  # the last word of a block may look 4 bytes ahead
+        min_ctas=ctas * 4 // warps,
     )
-
-
-def _registers(plan: MatvecPlan, parts: tuple[BlockPart, ...], rows: int, columns: int, substeps: int) -> int:
-    """About how many registers a thread needs."""
-    return 0
 
 
 def launch_multirow(
