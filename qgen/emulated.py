@@ -104,9 +104,7 @@ class EmulatedMultirow:
         weight = np.ascontiguousarray(rows)
         activation = self.activation(x, order=order, seed=seed)
         y = np.full((tokens, len(weight)), np.nan, dtype=np.float32)
-        launch, grid_y = plan.launch_multirow(
-            chosen, len(weight), tokens, multiprocessors=1, ctas_per_multiprocessor=1
-        )
+        launch, grid_y = plan.launch_multirow(chosen, len(weight), tokens, multiprocessors=1, ctas_per_multiprocessor=1)
         self._program(chosen).launch(
             chosen.name,
             grid=(launch.grid, grid_y, 1),

@@ -10,15 +10,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from qgen.plan.matvec import PIECE, SHARED_LIMIT, Launch, MatvecPlan, plan_matvec, ring
-from qgen.plan.records import ActivationLayout, Contract, Digits, LaneConstant, Step, TermPlan, Words
+from qgen.plan.records import ActivationLayout, Bits, ByteDigits, Contract, Digits, LaneConstant, Step, TermPlan, Words
 from qgen.spec.records import Format
 
 ROWS = (1, 2, 4, 8)  # output rows a team
 COLUMNS = (1, 2, 4, 8)  # tokens a team
 # CTAs of four warps that an SM must hold, by sums a team up to: 128, 168 and 255 registers a thread, no spills; threads
 # that have whole blocks to themselves keep fewer values.
-REGISTER_CTAS = {8: 4, 32: 3, 64: 2}
-LONE_REGISTER_CTAS = {8: 5, 32: 4, 64: 2}
+REGISTER_CTAS = {8: 4, 32: 3}
+LONE_REGISTER_CTAS = {8: 5, 32: 4}
+FEWEST_CTAS = 2
 HELD_LIMIT = 160  # registers for what a thread keeps of its rows; more would spill
 
 
@@ -141,9 +142,7 @@ def _parts(plan: MatvecPlan) -> tuple[BlockPart, ...]:
     words, unit_size = plan.layout.group_words, plan.contract.unit
     first_group = [plan.unit_of_group.index(u) for u in range(plan.units)] + [plan.groups]
     cuts = [
-        u
-        for u in range(1, plan.units)
-        if u * unit_size % plan.layout.group == 0 and words[first_group[u]] % 4 == 0
+        u for u in range(1, plan.units) if u * unit_size % plan.layout.group == 0 and words[first_group[u]] % 4 == 0
     ]
     bounds = [0, *cuts, plan.units]
     return tuple(
@@ -178,9 +177,9 @@ def _part(plan: MatvecPlan, units: range, groups: range) -> BlockPart:
 
 def _words_of(step: Step) -> set[int]:
     """The packed words that a step reads."""
-    if step.kind == "bits":
+    if isinstance(step, Bits):
         return {atom.word for use in step.uses for atom in step.codes[use.code]}
-    return set() if step.kind == "byte_digits" else {step.word}
+    return set() if isinstance(step, ByteDigits) else {step.word}
 
 
 def _loads(plan: MatvecPlan, wanted: set[int]) -> tuple[Words, ...]:
@@ -193,10 +192,7 @@ def _loads(plan: MatvecPlan, wanted: set[int]) -> tuple[Words, ...]:
                 cut[-1] = replace(cut[-1], count=cut[-1].count + 1)
             else:
                 cut.append(Words(first=word, count=1, at=str(begin + 4 * word), width=load.width))
-    return tuple(
-        replace(load, width=next(w for w in (16, 8, 4, 1) if w == 1 or _fits(load, w)))
-        for load in cut
-    )
+    return tuple(replace(load, width=next(w for w in (16, 8, 4, 1) if w == 1 or _fits(load, w))) for load in cut)
 
 
 def _fits(load: Words, width: int) -> bool:
@@ -219,7 +215,9 @@ def _instance(
     if not warps or held > HELD_LIMIT:
         return None
     limits = REGISTER_CTAS if plan.lanes > 1 else LONE_REGISTER_CTAS
-    ctas = next(ctas for sums, ctas in limits.items() if rows * columns <= sums)
+    # With one row, as many tokens as threads that share a block wait for their sums to be dealt.
+    crowd = rows * columns * (plan.lanes if rows == 1 else 1)
+    ctas = next((ctas for sums, ctas in limits.items() if crowd <= sums), FEWEST_CTAS)
     return MultirowInstance(
         name=f"{stem}_t{columns}__multirow_native_r{rows}",
         rows=rows,
@@ -240,7 +238,8 @@ def launch_multirow(
     instance: MultirowInstance, rows: int, tokens: int, multiprocessors: int, ctas_per_multiprocessor: int
 ) -> tuple[Launch, int]:
     """Launch numbers and the grid's y: tiles of tokens; x is persistent over tiles of rows, in equal waves."""
-    ctas = -(-(-(-rows // instance.warp_rows)) // instance.warps)
+    tiles = -(-rows // instance.warp_rows)
+    ctas = -(-tiles // instance.warps)
     columns = -(-tokens // instance.columns)
     resident = max(1, multiprocessors * ctas_per_multiprocessor // columns)
     waves = -(-ctas // resident)

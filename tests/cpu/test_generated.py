@@ -15,7 +15,7 @@ from qgen import archs, build, dispatch, generate, tree
 from qgen.build.resources import Resources
 from qgen.cli import main
 from qgen.errors import QgenError
-from qgen.plan import FragmentQuantizePlan, KsplitPlan, MatvecPlan, entries
+from qgen.plan import FragmentQuantizePlan, KsplitPlan, MatvecPlan, MultirowPlan, entries
 
 MADE = generate.generate()
 ENTRIES = {entry for source in MADE.sources for entry in source.kernels}
@@ -94,6 +94,8 @@ def test_the_report_shows_no_spill_and_registers_for_the_promised_blocks() -> No
     for plan in MADE.plans:
         if isinstance(plan, MatvecPlan):
             promised |= {i.name: 32 * plan.warps * i.min_ctas for i in plan.instances}
+        elif isinstance(plan, MultirowPlan):
+            promised |= {i.name: 32 * i.warps * i.min_ctas for i in plan.instances}
         elif isinstance(plan, KsplitPlan):
             promised |= {r.name: 32 * r.warps * r.min_ctas for r in plan.rungs}
         else:
