@@ -56,9 +56,8 @@ def reads(plan: MultirowPlan, instance: MultirowInstance, case: Case) -> int:
     """Bytes of activation that a launch requests.
 
     Of the rows and the tokens of a team, it keeps those in registers of which there are fewer, and walks the others; it
-    stops where they end, but only where the sums of the threads of a block have been dealt. A fragment is the codes
-    and sums (and for threads with a block of their own the scales) of one thread, block and token. Where a block is
-    shared, each thread needs the scale of each sum that it is dealt.
+    stops where they end, but only where the sums of the threads of a block have been dealt. A fragment is the codes,
+    sums and scales of one thread, block and token.
     """
     layout = plan.layout
     rows, columns = instance.rows, instance.columns
@@ -66,7 +65,7 @@ def reads(plan: MultirowPlan, instance: MultirowInstance, case: Case) -> int:
     held, walked = min(rows, columns), max(rows, columns)
     stride = max(1, dealt // held)  # of those walked, how many share a deal
     sums = plan.groups if len(plan.parts) > 1 or layout.sum_slots % 4 else layout.sum_slots
-    fragment = 16 * layout.chunks + (4 * sums if plan.sums else 0) + (4 * layout.scales if plan.lanes == 1 else 0)
+    fragment = 16 * layout.chunks + (4 * sums if plan.sums else 0) + 4 * layout.scales
     teams = instance.warp_rows // rows
     steps = -(-case.blocks // instance.team_blocks)
     total = 0
@@ -75,8 +74,7 @@ def reads(plan: MultirowPlan, instance: MultirowInstance, case: Case) -> int:
             left = case.tokens - first if rows <= columns else case.rows - row
             done = min(walked, max(0, -(-left // stride) * stride))
             loaded = (done if rows <= columns else columns) if done else 0
-            scales = 4 * done * held // dealt if plan.lanes > 1 else 0
-            total += steps * (32 // teams) * (loaded * fragment + scales)
+            total += steps * (32 // teams) * loaded * fragment
     return total
 
 

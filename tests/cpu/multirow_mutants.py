@@ -62,7 +62,7 @@ SYNCHRONISATION = [
 TAILS = [
     *_each("row tail stored", (HELD, WALKED, LONE), "row < rows && c < left)", "c < left)", FAULT),
     *_each("token tail stored", (HELD, WALKED, LONE), "row < rows && c < left)", "row < rows)", FAULT),
-    *_each("token tail read", (HELD, WALKED), "min(c, left - 1)", "c", FAULT),
+    *_each("token tail read", (HELD, WALKED), "if (c + 1 < left) token", "token", FAULT),
     *_each("tokens walked past the end", (HELD, LONE), "(rows_held ? c >= left", "(rows_held ? false", READS),
     *_each("rows walked past the end", (WALKED,), ": r >= rows_left)) break;", ": false)) break;", READS),
     *_each("stops before the sums are dealt", (HELD,), "e % held == 0 && e % dealt == 0", "e % held == 0", BITS),
@@ -71,7 +71,7 @@ TAILS = [
     *_each("last row tile left out", (LONE,), "(rows + warp_rows - 1) /", "rows /", LOST),
     *_each("y of the first tokens", (HELD,), "(first + c) * y_stride", "c * y_stride", LOST),
     *_each("y rows back to back", (LONE,), "* y_stride + row", "* rows + row", "writes outside y"),
-    *_each("activation of the first tokens", (HELD,), "(first + min(", "(0 + min(", BITS),
+    *_each("activation of the first tokens", (HELD,), "activation += first *", "activation += 0 *", BITS),
     *_each("tokens apart by their scales", (LONE,), "token_bytes = sum_plane +", "token_bytes = scale_plane +", BITS),
     *_each("copies stay in the first row tile", (LONE,), "ahead_tile += tile_stride;", "", FACTOR),
     *_each(
@@ -100,8 +100,8 @@ SUMS = [
         ": 0;\n                            Row0",
         BITS,
     ),
-    *_each("scale of another token", (HELD,), "token(rows_held ? own / held", "token(rows_held ? 0", BITS),
-    *_each("scale of another token", (WALKED,), ": own % held) + scales)", ": 0) + scales)", BITS),
+    *_each("scale of another token", (HELD,), "own_column = rows_held ? own / held", "own_column = rows_held ? 0", BITS),
+    *_each("scale of another token", (WALKED,), ": own % held;\n                            float", ": 0;\n                            float", BITS),
     *_each("one sum for all slices", (HELD,), "sum[sub][e / dealt] = add0", "sum[0][e / dealt] = add0", BITS),
     *_each(
         "halving by neighbours",
