@@ -215,8 +215,8 @@ def _instance(
     if not warps or held > HELD_LIMIT:
         return None
     limits = REGISTER_CTAS if plan.lanes > 1 else LONE_REGISTER_CTAS
-    # With one row, as many tokens as threads that share a block wait for their sums to be dealt.
-    crowd = rows * columns * (plan.lanes if rows == 1 else 1)
+    # With one row or one token, as many of the others as threads share a block wait for their sums to be dealt.
+    crowd = rows * columns * (plan.lanes if 1 in (rows, columns) else 1)
     ctas = next((ctas for sums, ctas in limits.items() if crowd <= sums), FEWEST_CTAS)
     return MultirowInstance(
         name=f"{stem}_t{columns}__multirow_native_r{rows}",

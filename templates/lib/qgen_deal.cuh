@@ -35,3 +35,21 @@ __device__ __forceinline__ int qgen_dealt(int lane) {
         return ((lane & high) != 0 ? 1 : 0) + 2 * qgen_dealt<n / 2, high / 2, low>(lane);
     return 0;
 }
+
+// The `lanes` threads of a team, this one number t, add their sums of some rows and columns and deal them: this one gets
+// row t % rows of column qgen_dealt<columns, lanes / 2, rows>(t). Of row j ^ (t % rows) it has its own share in v[..][j],
+// so that the rows are dealt without choosing.
+template <int columns, int rows, int lanes>
+__device__ __forceinline__ int qgen_team_sum(int (&v)[columns][rows], int t) {
+    int sums[columns];
+#pragma unroll
+    for (int c = 0; c < columns; ++c) {
+#pragma unroll
+        for (int h = rows / 2; h > 0; h /= 2)
+#pragma unroll
+            for (int r = 0; r < h; ++r) v[c][r] += __shfl_xor_sync(0xffffffffu, v[c][r + h], h);
+        sums[c] = v[c][0];
+    }
+    qgen_deal_sums<columns, lanes / 2, rows>(sums, t);
+    return sums[0];
+}

@@ -64,7 +64,6 @@ TAILS = [
     *_each("token tail stored", (HELD, WALKED, LONE), "row < rows && c < left)", "row < rows)", FAULT),
     *_each("token tail read", (HELD, WALKED), "if (c + 1 < left) token", "token", FAULT),
     *_each("tokens walked past the end", (HELD, LONE), "(rows_held ? c >= left", "(rows_held ? false", READS),
-    *_each("rows walked past the end", (WALKED,), ": r >= rows_left)) break;", ": false)) break;", READS),
     *_each("stops before the sums are dealt", (HELD,), "e % held == 0 && e % dealt == 0", "e % held == 0", BITS),
     *_each("block tail added", (HELD, LONE), "if (block < blocks) sum", "sum", BITS),
     *_each("last step left out", (HELD,), "(blocks + team_blocks - 1) /", "blocks /", BITS),
@@ -85,24 +84,14 @@ TAILS = [
 ]
 
 SUMS = [
-    *_each(
-        "sums dealt to another thread",
-        (HELD, WALKED),
-        "v[i][e % dealt] = s[i]",
-        "v[i][dealt - 1 - e % dealt] = s[i]",
-        BITS,
-    ),
-    *_each("scale of another row", (HELD,), "own_row = rows_held ? own % held", "own_row = rows_held ? 0", BITS),
-    *_each(
-        "scale of another row",
-        (WALKED,),
-        ": own / held;\n                            Row0",
-        ": 0;\n                            Row0",
-        BITS,
-    ),
-    *_each("scale of another token", (HELD,), "own_column = rows_held ? own / held", "own_column = rows_held ? 0", BITS),
-    *_each("scale of another token", (WALKED,), ": own % held;\n                            float", ": 0;\n                            float", BITS),
-    *_each("one sum for all slices", (HELD,), "sum[sub][e / dealt] = add0", "sum[0][e / dealt] = add0", BITS),
+    *_each("rows walked in the same order by all", (HELD, WALKED), "stage(r ^ deal_row)", "stage(r)", BITS),
+    *_each("sums of another token", (HELD,), "[c % deal_columns]", "[deal_columns - 1 - c % deal_columns]", BITS),
+    *_each("sums sent across the wrong bit", (HELD, WALKED), "sent, high)", "sent, 2 * high)", BITS),
+    *_each("rows stored in one place", (HELD, WALKED), "+ deal_row;\n", "+ 0;\n", BITS),
+    *_each("factors of another row", (WALKED,), "factors0(stage(own_row(deal))", "factors0(stage(r)", BITS),
+    *_each("scale of another token", (HELD, WALKED), "if (deal_column == i) dx", "if (false) dx", BITS),
+    *_each("tokens stored in one place", (HELD,), "+ deal_column;\n", "+ 0;\n", "y written more than once"),
+    *_each("one sum for all slices", (HELD,), "sum[sub][deal] = add0", "sum[0][deal] = add0", BITS),
     *_each(
         "halving by neighbours",
         (LONE,),
