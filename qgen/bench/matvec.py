@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qgen import codec, contract, emit, plan
-from qgen.bench.cases import Candidate, Case, RungCandidate
+from qgen.bench.cases import AnyCandidate, Candidate, Case, MultirowCandidate, RungCandidate
 from qgen.bench.machine import Grid, Machine
 from qgen.bench.protocol import Rotation
 from qgen.spec import Format
@@ -33,7 +33,8 @@ def pattern(format: Format) -> NDArray[np.uint8]:
 
 
 @cache
-def _text(chosen: plan.Plan) -> str:
+def text(chosen: plan.Plan) -> str:
+    """The CUDA text of a plan."""
     return emit.emit(chosen).text
 
 
@@ -53,7 +54,7 @@ class Operands:
         self.sample = np.unique(np.concatenate([[0, case.shape.rows - 1], inner])[:SAMPLE])
         self._activations: dict[str, Any] = {}
 
-    def activation(self, chosen: plan.MatvecPlan | plan.KsplitPlan) -> Any:
+    def activation(self, chosen: plan.MatvecPlan | plan.MultirowPlan | plan.KsplitPlan) -> Any:
         """Scratch for the quantised x, shared by the plans of one layout."""
         if chosen.layout.name not in self._activations:
             if isinstance(chosen, plan.MatvecPlan):
@@ -80,34 +81,43 @@ class Runnable:
         self.candidate, self._operands = candidate, operands
         machine, case = operands.machine, operands.case
         matvec, quantize, instance = candidate.plan, candidate.quantize, candidate.instance
-        first = plan.launch_quantize(quantize, case.blocks)
+        first, y = plan.launch_quantize(quantize, case.blocks, case.tokens)
         self._quantize = machine.kernel(
-            quantize.file, _text(quantize), quantize.name, threads=first.block, shared=first.shared
+            quantize.file, text(quantize), quantize.name, threads=first.block, shared=first.shared
         )
-        self._matvec = machine.kernel(
-            matvec.file, _text(matvec), instance.name, threads=32 * matvec.warps, shared=instance.shared_bytes
+        self._matmul = machine.kernel(
+            matvec.file, text(matvec), instance.name, threads=32 * matvec.warps, shared=instance.shared_bytes
         )
-        second = plan.launch(matvec, instance, case.shape.rows, machine.facts.multiprocessors, self._matvec.resident)
-        self.grids = (first.grid, second.grid)
-        self.resident = self._matvec.resident
+        second = plan.launch(matvec, instance, case.shape.rows, machine.facts.multiprocessors, self._matmul.resident)
+        self.grids = (first.grid, y), second.grid
+        self.resident = self._matmul.resident
         self._activation = operands.activation(matvec)
 
-    def quantise(self, _: int) -> None:
-        """x to int8."""
+    def quantise(self, _: int, *, chained: bool = False) -> None:
+        """x to int8. chained: it may begin before the kernel in front of it has ended."""
         o = self._operands
-        o.machine.launch(self._quantize, self.grids[0], (o.x, np.int32(o.case.blocks), self._activation))
+        sizes = np.int64(o.case.shape.columns), np.int32(o.case.blocks)
+        o.machine.launch(self._quantize, self.grids[0], (o.x, *sizes, self._activation), chained=chained)
 
-    def multiply(self, i: int) -> None:
-        """The product with the weights of copy i."""
+    def multiply(self, i: int, *, chained: bool = False) -> None:
+        """The product with the weights of copy i. chained: as for `quantise`."""
         o = self._operands
         weight = o.machine.at(o.buffer, o.turn.offset(i))
         sizes = np.int64(o.case.row_bytes), np.int32(o.case.shape.rows), np.int32(o.case.blocks)
-        o.machine.launch(self._matvec, self.grids[1], (weight, *sizes, self._activation, o.y))
+        o.machine.launch(self._matmul, self.grids[1], (weight, *sizes, self._activation, o.y), chained=chained)
+
+    def _multiply_tokens(self, i: int, chained: bool) -> None:
+        """The launch of a kernel that takes any number of tokens."""
+        o = self._operands
+        weight = o.machine.at(o.buffer, o.turn.offset(i))
+        sizes = np.int64(o.case.row_bytes), np.int32(o.case.shape.rows), np.int32(o.case.blocks)
+        args = (weight, *sizes, np.int32(o.case.tokens), self._activation, o.y, np.int64(o.case.shape.rows))
+        o.machine.launch(self._matmul, self.grids[1], args, chained=chained)
 
     def both(self, i: int) -> None:
-        """What a user's call costs."""
-        self.quantise(i)
-        self.multiply(i)
+        """What a user's call costs, its launches dependent where they can be."""
+        self.quantise(i, chained=True)
+        self.multiply(i, chained=True)
 
     def result(self) -> F32:
         """y float32[tokens, N] of the first copy, from poisoned scratch and output."""
@@ -123,6 +133,33 @@ class Runnable:
         return self._operands.machine.capture(issue, launches), launches
 
 
+class MultirowRunnable(Runnable):
+    """The two launches of a variant of multirow, for all tokens of the case at once."""
+
+    def __init__(self, operands: Operands, candidate: MultirowCandidate) -> None:
+        """Loads both kernels. Raises QgenError when one does not compile or load."""
+        self._operands = operands
+        machine, case = operands.machine, operands.case
+        multirow, quantize, instance = candidate.plan, candidate.quantize, candidate.instance
+        first, tokens = plan.launch_quantize(quantize, case.blocks, case.tokens)
+        self._quantize = machine.kernel(
+            quantize.file, text(quantize), quantize.name, threads=first.block, shared=first.shared
+        )
+        self._matmul = machine.kernel(
+            multirow.file, text(multirow), instance.name, threads=32 * instance.warps, shared=instance.shared_bytes
+        )
+        self.resident = self._matmul.resident
+        second, tiles = plan.launch_multirow(
+            instance, case.shape.rows, case.tokens, machine.facts.multiprocessors, self.resident
+        )
+        self.grids = (first.grid, tokens), (second.grid, tiles)
+        self._activation = operands.activation(multirow)
+
+    def multiply(self, i: int, *, chained: bool = False) -> None:
+        """The product with the weights of copy i. chained: as for `quantise`."""
+        self._multiply_tokens(i, chained)
+
+
 class RungRunnable(Runnable):
     """The two launches of a rung, for all tokens of the case at once."""
 
@@ -133,10 +170,10 @@ class RungRunnable(Runnable):
         ladder, quantize, rung = candidate.plan, candidate.quantize, candidate.instance
         first, columns = plan.launch_quantize_fragments(quantize, case.blocks, case.tokens)
         self._quantize = machine.kernel(
-            quantize.file, _text(quantize), quantize.name, threads=first.block, shared=first.shared
+            quantize.file, text(quantize), quantize.name, threads=first.block, shared=first.shared
         )
         self._matmul = machine.kernel(
-            ladder.file, _text(ladder), rung.name, threads=32 * rung.warps, shared=rung.shared_bytes
+            ladder.file, text(ladder), rung.name, threads=32 * rung.warps, shared=rung.shared_bytes
         )
         self.resident = self._matmul.resident
         second, tiles = plan.launch_ksplit(
@@ -145,25 +182,23 @@ class RungRunnable(Runnable):
         self.grids = (first.grid, columns), (second.grid, tiles)
         self._activation = operands.activation(ladder)
 
-    def quantise(self, _: int) -> None:
-        """x to int8."""
+    def quantise(self, _: int, *, chained: bool = False) -> None:
+        """x to int8. chained: it may begin before the kernel in front of it has ended."""
         o = self._operands
         sizes = np.int64(o.case.shape.columns), np.int32(o.case.blocks), np.int32(o.case.tokens)
-        o.machine.launch(self._quantize, self.grids[0], (o.x, *sizes, self._activation))
+        o.machine.launch(self._quantize, self.grids[0], (o.x, *sizes, self._activation), chained=chained)
 
-    def multiply(self, i: int) -> None:
-        """The product with the weights of copy i."""
-        o = self._operands
-        weight = o.machine.at(o.buffer, o.turn.offset(i))
-        sizes = np.int64(o.case.row_bytes), np.int32(o.case.shape.rows), np.int32(o.case.blocks)
-        args = (weight, *sizes, np.int32(o.case.tokens), self._activation, o.y, np.int64(o.case.shape.rows))
-        o.machine.launch(self._matmul, self.grids[1], args)
+    def multiply(self, i: int, *, chained: bool = False) -> None:
+        """The product with the weights of copy i. chained: as for `quantise`."""
+        self._multiply_tokens(i, chained)
 
 
-def make(operands: Operands, candidate: Candidate | RungCandidate) -> Runnable:
+def make(operands: Operands, candidate: AnyCandidate) -> Runnable:
     """The candidate, loaded. Raises QgenError when one of its kernels does not compile or load."""
     if isinstance(candidate, RungCandidate):
         return RungRunnable(operands, candidate)
+    if isinstance(candidate, MultirowCandidate):
+        return MultirowRunnable(operands, candidate)
     return Runnable(operands, candidate)
 
 

@@ -15,9 +15,8 @@ from qgen.bench.cases import (
     QUICK_FORMATS,
     QUICK_SHAPES,
     SHAPES,
-    Candidate,
+    AnyCandidate,
     Case,
-    RungCandidate,
     candidates,
     cases,
     choose_formats,
@@ -227,7 +226,7 @@ def _measure_case(
     return [replace(row, read_floor=read, chain_floor=chain) for row in rows], next(iter(floor_graphs.values()))[0]
 
 
-def make_row(case: Case, candidate: Candidate | RungCandidate, runnable: Runnable, problem: str) -> Row:
+def make_row(case: Case, candidate: AnyCandidate, runnable: Runnable, problem: str) -> Row:
     """A row without times."""
     grid = runnable.grids[1]
     return Row(

@@ -8,7 +8,7 @@ from typing import Any
 
 from qgen.cli import emit_json
 from qgen.errors import QgenError
-from qgen.plan import KsplitPlan, MatvecPlan, plan_all
+from qgen.plan import KsplitPlan, MatvecPlan, MultirowPlan, Plan, entries, plan_all
 from qgen.spec import Format, load_format, load_formats
 
 
@@ -34,9 +34,14 @@ def run(args: argparse.Namespace) -> int:
         formats = load_formats()
     plans, refused = plan_all(formats)
     kernels = {p.format: p for p in plans if isinstance(p, MatvecPlan)}
-    ladders = {p.format: p for p in plans if isinstance(p, KsplitPlan)}
+    batches: dict[str, list[Plan]] = {}
+    for plan in plans:
+        if isinstance(plan, MultirowPlan | KsplitPlan):
+            batches.setdefault(plan.format, []).append(plan)
     if args.json:
-        rows = (_row(f, kernels.get(name), ladders.get(name), refused.get(name)) for name, f in sorted(formats.items()))
+        rows = (
+            _row(f, kernels.get(name), batches.get(name, []), refused.get(name)) for name, f in sorted(formats.items())
+        )
         emit_json(list(rows))
         return 0
     print(f"{'format':12} {'id':>4} {'block':>6} {'bytes':>6} {'bpw':>7} {'align':>5}  {'activation':10} kernels")
@@ -45,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
             made = f"none: {refused[name].found}"
         else:
             made = f"mul_mat T=1: {len(kernels[name].instances)}"
-            made += f", T>1: {len(ladders[name].rungs)}" if name in ladders else ""
+            made += "".join(f", {p.family}: {len(entries(p))}" for p in batches.get(name, []))
         number = "-" if format.id is None else str(format.id)
         print(
             f"{name:12} {number:>4} {format.block:>6} {format.bytes:>6} {format.bits_per_weight:>7.4f} "
@@ -54,9 +59,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _row(
-    format: Format, plan: MatvecPlan | None, ladder: KsplitPlan | None, refusal: QgenError | None
-) -> dict[str, Any]:
+def _row(format: Format, plan: MatvecPlan | None, batches: list[Plan], refusal: QgenError | None) -> dict[str, Any]:
     return {
         "name": format.name,
         "id": format.id,
@@ -67,7 +70,7 @@ def _row(
         "activation": format.activation,
         "kernels": [
             *(instance.name for instance in (plan.instances if plan else ())),
-            *(rung.name for rung in (ladder.rungs if ladder else ())),
+            *(name for batch in batches for name in entries(batch)),
         ],
         "refused": refusal.found if refusal else None,
         "doc": format.doc,

@@ -10,7 +10,7 @@ from typing import Any
 from qgen import generate
 from qgen.cli import emit_json
 from qgen.errors import QgenError
-from qgen.plan import ActivationLayout, FragmentLayout, KsplitPlan, MatvecPlan, Plan
+from qgen.plan import ActivationLayout, FragmentLayout, KsplitPlan, MatvecPlan, MultirowPlan, Plan, entries
 from qgen.spec import load_formats
 
 
@@ -38,12 +38,12 @@ def run(args: argparse.Namespace) -> int:
     if format_name in formats:
         matches = [p for p in made.plans if p.format == format_name and isinstance(p, MatvecPlan)]
         plan: Plan = matches[0]
-        ladder = next((p for p in made.plans if p.format == format_name and isinstance(p, KsplitPlan)), None)
+        batch = [p for p in made.plans if p.format == format_name and isinstance(p, KsplitPlan | MultirowPlan)]
         text = made.source_of(plan.file)[1].text
     else:
         try:
             plan, source = made.source_of(args.name)
-            ladder = None
+            batch = []
             text = source.text
         except QgenError as error:
             near = difflib.get_close_matches(format_name, formats, n=1)
@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
         ]
         print(f"  field   {field.name}: {field.entries} x {field.type or field.kind}, {'; '.join(places)}")
     _print_layout(plan.layout)
-    if isinstance(plan, MatvecPlan | KsplitPlan):
+    if isinstance(plan, MatvecPlan | MultirowPlan | KsplitPlan):
         c = plan.contract
         print(f"contract  {c.name}: units of {c.unit}, {c.slices} slices by block, halving tree; {', '.join(c.terms)}")
         print(
@@ -80,11 +80,12 @@ def run(args: argparse.Namespace) -> int:
     else:
         print(f"plan      {plan.op}, family {plan.family}\n  kernel  {plan.name}")
     print(f"file      generated/{plan.family}/{plan.file}.cu")
-    if ladder is not None:
-        print(f"\nmore than one token: family {ladder.family}, contract {ladder.contract.name}")
-        _print_layout(ladder.layout)
-        _print_variants(ladder)
-        print(f"file      generated/{ladder.family}/{ladder.file}.cu")
+    for other in batch:
+        archs = sorted(frozenset[str]().union(*(made.archs[name] for name in entries(other))))
+        print(f"\nmore than one token: family {other.family}, contract {other.contract.name}, on {', '.join(archs)}")
+        _print_layout(other.layout)
+        _print_variants(other)
+        print(f"file      generated/{other.family}/{other.file}.cu")
     if args.text:
         print("\n" + text, end="")
     return 0
@@ -98,7 +99,14 @@ def _print_layout(layout: ActivationLayout | FragmentLayout) -> None:
     print(f"layout    {layout.name}: activation {layout.activation}, {shape}")
 
 
-def _print_variants(plan: MatvecPlan | KsplitPlan) -> None:
+def _print_variants(plan: MatvecPlan | MultirowPlan | KsplitPlan) -> None:
+    if isinstance(plan, MultirowPlan):
+        for m in plan.instances:
+            print(
+                f"  kernel  {m.name}: {m.rows} row(s) x {m.columns} token(s) a team, {m.team_blocks} blocks at once, "
+                f"{m.warps} warps, {m.stages} stages, {m.shared_bytes} B shared"
+            )
+        return
     if isinstance(plan, KsplitPlan):
         for r in plan.rungs:
             print(

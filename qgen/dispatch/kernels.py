@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from qgen.archs import Arch, load_archs
 from qgen.dispatch.space import Axis, Condition, Ints, Space, Where
 from qgen.errors import QgenError
-from qgen.plan import MAX_TOKENS, FragmentQuantizePlan, KsplitPlan, MatvecPlan, Plan, QuantizePlan
+from qgen.plan import MAX_TOKENS, FragmentQuantizePlan, KsplitPlan, MatvecPlan, MultirowPlan, Plan, QuantizePlan
 from qgen.spec.records import Format
 
 INT32_MAX = 2**31 - 1
@@ -105,6 +105,9 @@ def catalog(
             # A full team is a warp's worth of threads on one row; a quarter of it serves rows of few blocks.
             team = 32 // plan.lanes
             numbers[plan.format] |= {"lanes": plan.lanes, "full": team, "quarter": team // 4}
+        elif isinstance(plan, MultirowPlan):
+            kernels += _multirow(plan, quantisers.get(plan.layout.name), space)
+            numbers[plan.format] |= {"tokens": MAX_TOKENS}
         elif isinstance(plan, KsplitPlan):
             kernels += _ksplit(plan, quantisers.get(plan.layout.name), space, archs)
             numbers[plan.format] |= {"tokens": MAX_TOKENS, "rungs": len(plan.rungs)}
@@ -155,6 +158,29 @@ def _matvec(plan: MatvecPlan, quantiser: str | None, space: Space) -> list[Kerne
     ]
 
 
+def _multirow(plan: MultirowPlan, quantiser: str | None, space: Space) -> list[Kernel]:
+    where: dict[str, Condition] = {
+        "op": frozenset({plan.op}),
+        "format": frozenset({plan.format}),
+        "activation": frozenset({plan.layout.activation}),
+        "storage": frozenset({plan.storage}),
+        "epilogue": frozenset({"none"}),
+        "contiguous": frozenset({"yes"}),
+        "K": _integers(space.axis("K"), plan.block, INT32_MAX, plan.block),
+        "N": _integers(space.axis("N"), 1, MAX_ROWS),
+        "T": _integers(space.axis("T"), 1, MAX_TOKENS),
+    }
+    return [
+        Kernel(
+            name=i.name, file=plan.file, op=plan.op, family=plan.family, format=plan.format, where=where,
+            contract=plan.contract.name, quantiser=quantiser, columns=i.columns, ladder=f"{plan.file}_r{i.rows}",
+            threads=32 * i.warps, shared_bytes=i.shared_bytes, rows=i.warps * i.warp_rows, alignment=plan.alignment,
+            knobs={"rows": i.rows},
+        )
+        for i in plan.instances
+    ]  # fmt: skip
+
+
 def _ksplit(plan: KsplitPlan, quantiser: str | None, space: Space, archs: Mapping[str, Arch]) -> list[Kernel]:
     where: dict[str, Condition] = {
         "op": frozenset({plan.op}),
@@ -202,7 +228,7 @@ def _quantize(plan: QuantizePlan | FragmentQuantizePlan, space: Space, archs: Ma
         "epilogue": frozenset({"none"}),
         "contiguous": frozenset({"yes"}),
         "K": _integers(space.axis("K"), plan.layout.block, INT32_MAX, plan.layout.block),
-        "T": _integers(space.axis("T"), 1, MAX_TOKENS if fragments else 1),
+        "T": _integers(space.axis("T"), 1, MAX_TOKENS),
     }
     # A layout that no kernel of an architecture reads is of no use there.
     requires = plan.requires if isinstance(plan, FragmentQuantizePlan) else ()

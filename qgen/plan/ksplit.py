@@ -38,7 +38,8 @@ class FragmentLayout:
     A record holds, in order, of thread t of a quad and token 2t or 2t + 1 of the tile:
     codes  int8  [chunk][8 tokens][4 threads][16]        a token's four words a thread and chunk
     scales f32   [4 threads][scales of the bundle][2 tokens]
-    starts int32 [units of the bundle][4 threads][4]     (if used) code offset * sum of the unit's codes, tokens 2t, 2t + 1, twice
+    starts int32 [units of the bundle][4 threads][4]     (if used) code offset * sum of the unit's codes, of both tokens,
+                                                         twice
     sums   f32   [4 threads][units of the bundle][2]     (if used) sum of the unit's codes; or, for formats with integer
                  [8 tokens][4 threads][2 words]          sub-block scales, low and high parts of four group sums,
                                                          sum = low + 128 * high
@@ -165,7 +166,6 @@ class KsplitPlan:
         return self.layout.bytes(blocks, tokens)
 
 
-
 def plan_ksplit(format: Format) -> KsplitPlan:
     """The ksplit_mma plan of `format` with all its rungs. Raises QgenError (stage "plan") with the reason if none."""
     codes = code_field(format)
@@ -227,7 +227,9 @@ def plan_ksplit(format: Format) -> KsplitPlan:
     crowded = groups > 8 and len(terms) > 1 if packed else layout.units * layout.chunks > 8 or layout.units > 4
     doubled = 16 if crowded else 32
     run = max((load.count for load in program.loads), default=1)
-    rungs = tuple(_rung(format, agreed, stem, c, run, c <= paired, 2 if paired < c <= doubled else 1, bundle) for c in LADDER)
+    rungs = tuple(
+        _rung(format, agreed, stem, c, run, c <= paired, 2 if paired < c <= doubled else 1, bundle) for c in LADDER
+    )
     widest = max(rung.shared_bytes for rung in rungs)
     if widest > SHARED_LIMIT:
         refuse(

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from qgen import operands, plan
-from qgen.dispatch import routed_instance, routed_rung
+from qgen.dispatch import routed_batch, routed_instance
 from qgen.operands import refusal
-from qgen.run.bound import Bound, Ladder, Matvec, matvec_plans
+from qgen.run.bound import Bound, Ladder, Matvec, Multirow, matvec_plans
 from qgen.run.device import (
     arch_of_device,
     as_cupy,
@@ -32,8 +32,8 @@ from qgen.run.device import (
 from qgen.weights import Weight, check_bytes
 
 __all__ = [
-    "Bound", "Ladder", "Matvec", "as_cupy", "bind", "current_device", "device_label", "from_host", "mul_mat",
-    "to_device", "to_host", "why_no_device", "workspace",
+    "Bound", "Ladder", "Matvec", "Multirow", "as_cupy", "bind", "current_device", "device_label", "from_host",
+    "mul_mat", "to_device", "to_host", "why_no_device", "workspace",
 ]  # fmt: skip
 
 
@@ -113,7 +113,7 @@ def bind(
     weight: Weight,
     device: int | None = None,
     *,
-    instance: plan.Instance | plan.Rung | None = None,
+    instance: plan.Instance | plan.MultirowInstance | plan.Rung | None = None,
     tokens: int = 1,
     policy: str = "fastest",
 ) -> Bound:
@@ -140,6 +140,8 @@ def bind(
             twins[chosen] = replace(weight, data=_resident(weight, chosen))
         if isinstance(instance, plan.Rung):
             made[name] = Ladder(twins[chosen], chosen, instance)
+        elif isinstance(instance, plan.MultirowInstance):
+            made[name] = Multirow(twins[chosen], chosen, instance)
         else:
             made[name] = Matvec(twins[chosen], chosen, instance)
     return made[name]
@@ -148,14 +150,14 @@ def bind(
 # ---- inside -----------------------------------------------------------------------------------------------------
 
 
-def _routed(weight: Weight, device: int, tokens: int, policy: str) -> plan.Instance | plan.Rung:
+def _routed(weight: Weight, device: int, tokens: int, policy: str) -> plan.Instance | plan.MultirowInstance | plan.Rung:
     """The variant that the dispatch picks. Raises QgenError with the planner's reason, or the dispatch's."""
     check_device_number(device)
     arch = arch_of_device(device).name
     matvec, _ = matvec_plans(weight.format)
     if tokens == 1:
         return routed_instance(matvec, weight.rows, weight.columns, arch, policy)
-    return routed_rung(weight.format, weight.rows, weight.columns, tokens, arch, policy)
+    return routed_batch(weight.format, weight.rows, weight.columns, tokens, arch, policy)
 
 
 def _nothing(weight: Weight, x: Any, out: Any, tokens: int, device: int, policy: str) -> Any:

@@ -16,6 +16,8 @@ from qgen.plan import (
     FragmentQuantizePlan,
     KsplitPlan,
     MatvecPlan,
+    MultirowPlan,
+    QuantizePlan,
     launch_ksplit,
     launch_quantize_fragments,
     plan_all,
@@ -51,9 +53,11 @@ def test_what_has_a_matvec_has_a_ladder() -> None:
 def test_names_are_injective() -> None:
     files = [plan.file for plan in PLANS]
     entries = [rung.name for plan in LADDERS.values() for rung in plan.rungs]
-    entries += [instance.name for plan in PLANS if isinstance(plan, MatvecPlan) for instance in plan.instances]
-    entries += [plan.name for plan in PLANS if not isinstance(plan, MatvecPlan | KsplitPlan)]
-    layouts = [plan.layout.name for plan in PLANS if not isinstance(plan, MatvecPlan | KsplitPlan)]
+    dp4a = [plan for plan in PLANS if isinstance(plan, MatvecPlan | MultirowPlan)]
+    entries += [instance.name for plan in dp4a for instance in plan.instances]
+    quantisers = [plan for plan in PLANS if isinstance(plan, QuantizePlan | FragmentQuantizePlan)]
+    entries += [plan.name for plan in quantisers]
+    layouts = [plan.layout.name for plan in quantisers]
     for names in (files, entries, layouts):
         assert len(set(names)) == len(names)
 

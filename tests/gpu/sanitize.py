@@ -17,7 +17,7 @@ import numpy as np
 
 from qgen import codec, contract, run
 from qgen.generate import generate
-from qgen.plan import Instance, KsplitPlan, MatvecPlan, Rung
+from qgen.plan import Instance, KsplitPlan, MatvecPlan, MultirowInstance, MultirowPlan, Rung, plan_all
 from qgen.run.device import cupy_module
 from qgen.spec import load_formats
 from qgen.weights import Weight
@@ -47,8 +47,10 @@ def check(cupy: Any, plan: MatvecPlan, instance: Instance, rows: int, blocks: in
     return bool(np.array_equal(cupy.asnumpy(y).view(np.uint32), wanted.view(np.uint32)))
 
 
-def check_rung(cupy: Any, plan: KsplitPlan, rung: Rung, rows: int, blocks: int, tokens: int) -> bool:
-    """The same for a rung of the ladder, x and y with gaps between their rows."""
+def check_batch(
+    cupy: Any, plan: KsplitPlan | MultirowPlan, rung: Rung | MultirowInstance, rows: int, blocks: int, tokens: int
+) -> bool:
+    """The same for a kernel of several tokens, x and y with gaps between their rows."""
     format = FORMATS[plan.format]
     packed = codec.random_blocks(format, rows * blocks, seed=rows + blocks)
     assert isinstance(packed, np.ndarray)
@@ -64,6 +66,11 @@ def check_rung(cupy: Any, plan: KsplitPlan, rung: Rung, rows: int, blocks: int, 
     bound(spread, y, workspace=scratch)
     wanted = np.stack([contract.mul_mat(format, packed.reshape(rows, blocks, format.bytes), row) for row in x])
     return bool(np.array_equal(cupy.asnumpy(y).view(np.uint32), wanted.view(np.uint32)))
+
+
+def multirow_variants(plan: MultirowPlan) -> list[MultirowInstance]:
+    """One that holds its rows in registers and one that holds its tokens: no route may name any on this device."""
+    return [i for i in plan.instances if (i.rows, i.columns) in ((2, 8), (4, 2))]
 
 
 def main(names: list[str]) -> int:
@@ -84,9 +91,18 @@ def main(names: list[str]) -> int:
         for rung in ladder.rungs:
             for rows, blocks, tokens in ((37, rung.stage_blocks + 1, rung.columns + 3), (1, 1, 2)):
                 count += 1
-                if not check_rung(cupy, ladder, rung, rows, blocks, tokens):
+                if not check_batch(cupy, ladder, rung, rows, blocks, tokens):
                     wrong += 1
                     print(f"WRONG {rung.name}: {rows} rows of {blocks} blocks, T = {tokens}", flush=True)
+    for several in (p for p in plan_all(FORMATS)[0] if isinstance(p, MultirowPlan)):
+        if names and several.format not in names:
+            continue
+        for few in multirow_variants(several):
+            for rows, blocks, tokens in ((37, few.team_blocks + 1, few.columns + 1), (1, 1, 2)):
+                count += 1
+                if not check_batch(cupy, several, few, rows, blocks, tokens):
+                    wrong += 1
+                    print(f"WRONG {few.name}: {rows} rows of {blocks} blocks, T = {tokens}", flush=True)
     print(f"{count} launches, {wrong} wrong, {time.monotonic() - started:.0f} s", flush=True)
     return 1 if wrong else 0
 
