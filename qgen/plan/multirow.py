@@ -16,12 +16,13 @@ from qgen.spec.records import Format
 
 ROWS = (1, 2, 4, 8)  # output rows a team
 COLUMNS = (1, 2, 4, 8)  # tokens a team
-# CTAs of four warps that an SM must hold, by sums a team up to: 128, 168 and 255 registers a thread, no spills; threads
-# that have whole blocks to themselves keep fewer values.
-REGISTER_CTAS = {8: 4, 32: 3}
+# CTAs of four warps that an SM must hold, by sums a team up to: 96, 128, 168 and beyond them 255 registers a thread, no
+# spills on any architecture. Threads that have whole blocks to themselves keep fewer values.
+REGISTER_CTAS = {4: 5, 8: 4, 32: 3}
 LONE_REGISTER_CTAS = {8: 5, 32: 4}
 FEWEST_CTAS = 2
-HELD_LIMIT = 160  # registers for what a thread keeps of its rows; more would spill
+MANY_WORDS = 8  # packed words of a thread and block; more, at any byte, are shifted into place and take registers
+HELD_LIMIT = 159  # registers for what a thread keeps of its rows; more spill, if not everywhere
 
 
 @dataclass(frozen=True)
@@ -216,12 +217,15 @@ def _instance(
     warps = next((w for w in (4, 2, 1) if w * slots.warp_shared + PIECE <= SHARED_LIMIT), 0)
     scales = plan.groups * sum(bool(term.scales[0]) for term in plan.terms)
     held = min(rows, columns) * (max(part.words for part in parts) + scales)
-    if not warps or held > HELD_LIMIT:
+    # For sm_100 and sm_120 the compiler puts the two tokens of a single shared row into local memory.
+    if not warps or held > HELD_LIMIT or (plan.lanes > 1 and (rows, columns) == (1, 2)):
         return None
     limits = REGISTER_CTAS if plan.lanes > 1 else LONE_REGISTER_CTAS
     # With one row or one token, as many of the others as threads share a block wait for their sums to be dealt.
     crowd = rows * columns * (plan.lanes if 1 in (rows, columns) else 1)
     ctas = next((ctas for sums, ctas in limits.items() if crowd <= sums), FEWEST_CTAS)
+    if plan.word_count > MANY_WORDS and plan.alignment < 4:
+        ctas = max(FEWEST_CTAS, ctas - 1)
     return MultirowInstance(
         name=f"{stem}_t{columns}__multirow_native_r{rows}",
         rows=rows,

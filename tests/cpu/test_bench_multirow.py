@@ -59,7 +59,8 @@ def test_every_number_of_rows_competes_with_the_fewest_columns_that_do(arch: str
     found = cases.multirow_candidates(case, PLANS, arch=arch)
     assert len({c.instance.name for c in found}) == len(found) and sum(c.routed for c in found) == 1
     few = [c for c in found if isinstance(c, cases.MultirowCandidate)]
-    assert sorted((c.instance.rows, c.instance.columns) for c in few) == [(rows, columns) for rows in ROWS]
+    wanted = [(rows, 4 if (rows, columns) == (1, 2) else min(columns, 4) if rows == 8 else columns) for rows in ROWS]
+    assert sorted((c.instance.rows, c.instance.columns) for c in few) == wanted, "Q4_K has no r1 t2, and no r8 t8"
     others = [c.plan.family for c in found if not isinstance(c, cases.MultirowCandidate)]
     assert others == {"sm_75": [], "sm_90": ["ksplit_mma"]}[arch] if tokens > 1 else others[0] == "matvec"
 
@@ -75,7 +76,7 @@ def test_all_are_timed_beside_the_ladder() -> None:
         (9, "t16_w8", True), *((9, name, False) for name in few),
     ]  # fmt: skip
     assert all(row.times and row.us for row in found.rows)
-    assert {row.grid_y for row in found.rows if row.tokens == 9 and row.family == "multirow"} == {2}
+    assert [row.grid_y for row in found.rows if row.tokens == 9 and row.family == "multirow"] == [2, 2, 2, 3]
     lines = ladder_text.table(found).splitlines()
     head = next(line for line in lines if line.startswith("T "))
     assert head.split()[1:7] == ["matvec", "t8_w8", *few]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -25,12 +26,12 @@ def _candidates() -> list[tuple[MultirowPlan, MultirowInstance]]:
     """Two variants a format that no route names, dealt so that each combination of rows and tokens has its turn, for
     formats that share blocks over threads and for those that do not."""
     found = []
-    turns = {True: 0, False: 0}
+    tried: Counter[tuple[bool, int, int]] = Counter()
     for plan in FULL.values():
         spare = [i for i in plan.instances if i not in ROUTED[plan.format].instances]
-        shared = plan.lanes > 1
-        found += [(plan, spare[(turns[shared] + n) % len(spare)]) for n in (0, 1)]
-        turns[shared] += 2
+        chosen = sorted(spare, key=lambda i, shared=plan.lanes > 1: tried[shared, i.rows, i.columns])[:2]  # type: ignore[misc]
+        tried.update((plan.lanes > 1, i.rows, i.columns) for i in chosen)
+        found += [(plan, instance) for instance in chosen]
     return found
 
 
@@ -87,7 +88,8 @@ def test_the_cases_hold_every_code_at_every_alignment_and_width() -> None:
 def test_the_candidates_tried_are_of_every_kind() -> None:
     for shared in (True, False):
         tried = {(i.rows, i.columns) for plan, i in SHIPPED + CANDIDATES if (plan.lanes > 1) == shared}
-        assert tried == {(i.rows, i.columns) for plan in FULL.values() for i in plan.instances}
+        kind = [plan for plan in FULL.values() if (plan.lanes > 1) == shared]
+        assert tried == {(i.rows, i.columns) for plan in kind for i in plan.instances}
 
 
 @pytest.mark.parametrize("format", ["Q4_K", "Q5_K", "Q6_K", "IQ4_XS", "Q4_0", "NVFP4", "PTQ1_0"])
