@@ -153,7 +153,8 @@ class Sweep:
     ) -> tuple[str, str, str]:
         """Capture what is to be timed; a quantiser is timed once for all rungs that it serves."""
         names = f"{number} total", f"{number} product", f"{quantizer}, T = {tokens}"
-        for name, issue in zip(names, (runnable.both, runnable.multiply, runnable.quantise), strict=True):
+        issues: tuple[Callable[[int], None], ...] = (runnable.both, runnable.multiply, runnable.quantise)
+        for name, issue in zip(names, issues, strict=True):
             if name not in graphs:
                 graphs[name] = runnable.graph(issue)
         return names

@@ -95,9 +95,10 @@ def catalog(
     # A matmul kernel's quantiser is the one that writes the layout it reads.
     quantisers = {p.layout.name: p.name for p in plans if isinstance(p, QuantizePlan | FragmentQuantizePlan)}
     kernels: list[Kernel] = []
-    # tokens: how many the kernels of a format take in one call; rungs: of its ladder
+    # tokens: how many the kernels of a format take in one call; rungs: of its ladder; widest_ARCH: see _widest
     numbers: dict[str, dict[str, int]] = {
-        name: {"block": f.block, "tokens": 1, "rungs": 0} for name, f in formats.items()
+        name: {"block": f.block, "tokens": 1, "rungs": 0, **{f"widest_{arch}": 0 for arch in archs}}
+        for name, f in formats.items()
     }
     for plan in plans:
         if isinstance(plan, MatvecPlan):
@@ -110,7 +111,7 @@ def catalog(
             numbers[plan.format] |= {"tokens": MAX_TOKENS}
         elif isinstance(plan, KsplitPlan):
             kernels += _ksplit(plan, quantisers.get(plan.layout.name), space, archs)
-            numbers[plan.format] |= {"tokens": MAX_TOKENS, "rungs": len(plan.rungs)}
+            numbers[plan.format] |= {"tokens": MAX_TOKENS, "rungs": len(plan.rungs)} | _widest(plan, archs)
         else:
             kernels.append(_quantize(plan, space, archs))
     facts = {
@@ -199,11 +200,19 @@ def _ksplit(plan: KsplitPlan, quantiser: str | None, space: Space, archs: Mappin
             name=r.name, file=plan.file, op=plan.op, family=plan.family, format=plan.format,
             where={**where, **_where_runs(plan.requires, r.shared_bytes, space, archs)},
             contract=plan.contract.name, quantiser=quantiser, columns=r.columns, ladder=plan.file,
-            threads=32 * r.warps, shared_bytes=r.shared_bytes, rows=16, alignment=plan.alignment,
+            threads=32 * r.warps, shared_bytes=r.shared_bytes, rows=r.rows, alignment=plan.alignment,
             requires=plan.requires,
         )
         for r in plan.rungs
     ]  # fmt: skip
+
+
+def _widest(plan: KsplitPlan, archs: Mapping[str, Arch]) -> dict[str, int]:
+    """Under "widest_ARCH" the columns of the widest rung that fits the architecture's shared memory."""
+    return {
+        f"widest_{name}": max((r.columns for r in plan.fitting(arch.shared_per_block_optin)), default=0)
+        for name, arch in archs.items()
+    }
 
 
 def _where_runs(
@@ -220,6 +229,7 @@ def _where_runs(
 
 def _quantize(plan: QuantizePlan | FragmentQuantizePlan, space: Space, archs: Mapping[str, Arch]) -> Kernel:
     fragments = isinstance(plan, FragmentQuantizePlan)
+    block = plan.weight_block if isinstance(plan, FragmentQuantizePlan) else plan.layout.block
     where: dict[str, Condition] = {
         "op": frozenset({plan.op}),
         "format": frozenset({plan.format}),
@@ -227,7 +237,7 @@ def _quantize(plan: QuantizePlan | FragmentQuantizePlan, space: Space, archs: Ma
         "storage": frozenset({"native"}),
         "epilogue": frozenset({"none"}),
         "contiguous": frozenset({"yes"}),
-        "K": _integers(space.axis("K"), plan.layout.block, INT32_MAX, plan.layout.block),
+        "K": _integers(space.axis("K"), block, INT32_MAX, block),
         "T": _integers(space.axis("T"), 1, MAX_TOKENS),
     }
     # A layout that no kernel of an architecture reads is of no use there.
