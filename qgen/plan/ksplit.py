@@ -39,7 +39,7 @@ class FragmentLayout:
     A record holds, in order, of thread t of a quad and token 2t or 2t + 1 of the tile:
     codes  int8  [chunk][8 tokens][4 threads][16]        a token's four words a thread and chunk
     scales f32   [4 threads][scales of the bundle][2 tokens]
-    starts int32 [units of the bundle][4 threads][4]     (if used) code offset * sum of the unit's codes, both tokens twice
+    starts int32 [units of the bundle][4 threads][4]     (if used) code offset * sum of the unit's codes, tokens twice
     sums   f32   [4 threads][units of the bundle][2]     (if used) sum of the unit's codes; or, for formats with integer
                  [8 tokens][4 threads][2 words]          sub-block scales, low and high parts of four group sums,
                                                          sum = low + 128 * high

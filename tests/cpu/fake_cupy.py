@@ -17,6 +17,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from qgen import build, emulate, run
 from qgen.run import device as device_room
+from qgen.run import launching
 
 MULTIPROCESSORS, RESIDENT = 3, 2
 
@@ -225,6 +226,7 @@ def install(monkeypatch: pytest.MonkeyPatch, fake: FakeCupy) -> FakeCupy:
 
     monkeypatch.setattr(device_room, "cupy_module", lambda: fake)
     monkeypatch.setattr(run, "cupy_module", lambda: fake)
+    monkeypatch.setattr(launching, "why_not_dependent", lambda arch: "the emulator runs one kernel at a time")
     monkeypatch.setattr(build, "compile", compile)
     device_room.load_module.cache_clear()
     device_room.arch_of_device.cache_clear()
