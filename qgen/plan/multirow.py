@@ -18,7 +18,7 @@ COLUMNS = (1, 2, 4, 8)  # tokens a team
 # CTAs of four warps that an SM must hold, by sums a team up to: 96, 128, 168 and beyond them 255 registers a thread, no
 # spills on any architecture. Threads that have whole blocks to themselves keep fewer values.
 REGISTER_CTAS = {4: 5, 8: 4, 32: 3}
-LONE_REGISTER_CTAS = {8: 5, 32: 4}
+LONE_REGISTER_CTAS = {8: 5, 16: 4, 32: 3}
 FEWEST_CTAS = 2
 MANY_WORDS = 8  # packed words of a thread and block; more, at any byte, are shifted into place and take registers
 HELD_LIMIT = 159  # registers for what a thread keeps of its rows; more spill, if not everywhere
