@@ -93,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _print_layout(layout: ActivationLayout | FragmentLayout) -> None:
     if isinstance(layout, FragmentLayout):
-        shape = f"eight tokens a tile, {layout.chunks} x {4 * layout.piece_words} bytes a thread, token and block"
+        shape = f"eight tokens a tile, {layout.chunks} x 16 bytes a thread, token and bundle"
     else:
         shape = f"{layout.lanes} thread(s) a block, {layout.chunks} x 16 bytes each, {layout.sum_slots} sum(s)"
     print(f"layout    {layout.name}: activation {layout.activation}, {shape}")

@@ -82,6 +82,7 @@ class MultirowPlan:
     lanes: int
     word_count: int
     lane_constants: tuple[LaneConstant, ...]
+    origins: tuple[LaneConstant, ...]
     parts: tuple[BlockPart, ...]
     terms: tuple[TermPlan, ...]
     table: tuple[str, ...]
@@ -120,6 +121,7 @@ def plan_multirow(format: Format) -> MultirowPlan:
         lanes=single.lanes,
         word_count=single.word_count,
         lane_constants=single.lane_constants,
+        origins=single.origins,
         parts=parts,
         terms=single.terms,
         table=single.table,
@@ -187,17 +189,22 @@ def _loads(plan: MatvecPlan, wanted: set[int]) -> tuple[Words, ...]:
     """The planned loads cut down to the words wanted. Blocks in several parts are one thread's: offsets are numbers."""
     cut: list[Words] = []
     for load in plan.loads:
-        begin = int(load.at) - 4 * load.first
+        begin = _number(load.at) - 4 * load.first
         for word in sorted(wanted & set(range(load.first, load.first + load.count))):
-            if cut and cut[-1].first + cut[-1].count == word and int(cut[-1].at) - 4 * cut[-1].first == begin:
+            if cut and cut[-1].first + cut[-1].count == word and _number(cut[-1].at) - 4 * cut[-1].first == begin:
                 cut[-1] = replace(cut[-1], count=cut[-1].count + 1)
             else:
-                cut.append(Words(first=word, count=1, at=str(begin + 4 * word), width=load.width))
+                cut.append(Words(first=word, count=1, at=f"b + {begin + 4 * word}", width=load.width))
     return tuple(replace(load, width=next(w for w in (16, 8, 4, 1) if w == 1 or _fits(load, w))) for load in cut)
 
 
+def _number(at: str) -> int:
+    """The number in an offset that is the same for all threads: "b" or "b + 4"."""
+    return int(at.removeprefix("b").removeprefix(" + ") or 0)
+
+
 def _fits(load: Words, width: int) -> bool:
-    return width <= load.width and int(load.at) % width == 0 and 4 * load.count % width == 0
+    return width <= load.width and _number(load.at) % width == 0 and 4 * load.count % width == 0
 
 
 # ---- instances --------------------------------------------------------------------------------------------------
