@@ -119,7 +119,7 @@ def _part(plan: MultirowPlan, index: int, part: BlockPart) -> PrintedPart:
 
 
 def _scale_loads(part: BlockPart, stored: int) -> tuple[ScaleLoad, ...]:
-    """All at once where those of every block begin on a multiple of their count, as vector loads need; else one by one."""
+    """All at once where every block has them on a multiple of their count, for a vector load; else one by one."""
     if part.first_scale % part.scales == 0 and stored % part.scales == 0:
         return (ScaleLoad(place=0, first=part.first_scale, count=part.scales),)
     return tuple(ScaleLoad(place=i, first=part.first_scale + i, count=1) for i in range(part.scales))
