@@ -39,11 +39,11 @@ __device__ __forceinline__ void block_codes(const uint8_t* stage, int b, int t, 
     {
         // Digit n of a byte is p(n) - 3 p(n-1), where p(n) is the value of its first n digits.
         const uint32_t even = w[0] & 0x00ff00ffu, odd = w[0] >> 8 & 0x00ff00ffu;
-        [[maybe_unused]] const uint32_t p1 = qgen_leading_digits(even, odd, 3u);
-        [[maybe_unused]] const uint32_t p2 = qgen_leading_digits(even, odd, 9u);
-        [[maybe_unused]] const uint32_t p3 = qgen_leading_digits(even, odd, 27u);
-        [[maybe_unused]] const uint32_t p4 = qgen_leading_digits(even, odd, 81u);
-        [[maybe_unused]] const uint32_t p5 = qgen_leading_digits(even, odd, 243u);
+        const uint32_t p1 = qgen_leading_digits(even, odd, 3u);
+        const uint32_t p2 = qgen_leading_digits(even, odd, 9u);
+        const uint32_t p3 = qgen_leading_digits(even, odd, 27u);
+        const uint32_t p4 = qgen_leading_digits(even, odd, 81u);
+        const uint32_t p5 = qgen_leading_digits(even, odd, 243u);
         q[0] = p1;
         q[1] = p2 - 3u * p1;
         q[2] = p3 - 3u * p2;
@@ -53,11 +53,11 @@ __device__ __forceinline__ void block_codes(const uint8_t* stage, int b, int t, 
     {
         // Digit n of a byte is p(n) - 3 p(n-1), where p(n) is the value of its first n digits.
         const uint32_t even = w[1] & 0x00ff00ffu, odd = w[1] >> 8 & 0x00ff00ffu;
-        [[maybe_unused]] const uint32_t p1 = qgen_leading_digits(even, odd, 3u);
-        [[maybe_unused]] const uint32_t p2 = qgen_leading_digits(even, odd, 9u);
-        [[maybe_unused]] const uint32_t p3 = qgen_leading_digits(even, odd, 27u);
-        [[maybe_unused]] const uint32_t p4 = qgen_leading_digits(even, odd, 81u);
-        [[maybe_unused]] const uint32_t p5 = qgen_leading_digits(even, odd, 243u);
+        const uint32_t p1 = qgen_leading_digits(even, odd, 3u);
+        const uint32_t p2 = qgen_leading_digits(even, odd, 9u);
+        const uint32_t p3 = qgen_leading_digits(even, odd, 27u);
+        const uint32_t p4 = qgen_leading_digits(even, odd, 81u);
+        const uint32_t p5 = qgen_leading_digits(even, odd, 243u);
         q[5] = p1;
         q[6] = p2 - 3u * p1;
         q[7] = p3 - 3u * p2;

@@ -20,6 +20,15 @@ class Group:
 
 
 @dataclass(frozen=True)
+class ScaleLoad:
+    """`count` activation scales of a block from number `first` on, into place `place` of the part's."""
+
+    place: int
+    first: int
+    count: int
+
+
+@dataclass(frozen=True)
 class Product:
     """One summand of an integer total: scale number `scale` of the row (-1 for none) times a sum variable."""
 
@@ -53,6 +62,7 @@ class PrintedPart:
     index: int
     plan: BlockPart
     groups: tuple[Group, ...]
+    scale_loads: tuple[ScaleLoad, ...]
     scales: tuple[IntScale, ...]  # integer scales of a row
     factors: tuple[tuple[FloatScale, ...], ...]  # float factors of a row, each a product
     float_slots: int  # places for them; one where there are none
@@ -99,12 +109,20 @@ def _part(plan: MultirowPlan, index: int, part: BlockPart) -> PrintedPart:
             Group(index=i, number=number, first=part.group_words[i], end=part.group_words[i + 1])
             for number, i in place.items()
         ),
+        scale_loads=_scale_loads(part, plan.layout.scales),
         scales=scales,
         factors=factors,
         float_slots=max(1, len(factors)),
         totals=totals,
         additions=tuple(_addition(step, factors, part.first_scale) for step in steps),
     )
+
+
+def _scale_loads(part: BlockPart, stored: int) -> tuple[ScaleLoad, ...]:
+    """All at once where every block has them on a multiple of their count, for a vector load; else one by one."""
+    if part.first_scale % part.scales == 0 and stored % part.scales == 0:
+        return (ScaleLoad(place=0, first=part.first_scale, count=part.scales),)
+    return tuple(ScaleLoad(place=i, first=part.first_scale + i, count=1) for i in range(part.scales))
 
 
 def _addition(step: FloatStep, factors: tuple[tuple[FloatScale, ...], ...], first_scale: int) -> Addition:
