@@ -5,67 +5,50 @@ Every check raises Wrong, which says which of them failed; faults that the emula
 
 from __future__ import annotations
 
-import mmap
 from functools import cache
-from typing import Literal
 
 import numpy as np
+from judging import F32, GUARD, POISON, U8, Order, Wrong, far_apart, lay_out, poisoned, same
 from ksplit_cases import (
     DISTINCT,
-    F32,
     INF_ROW,
     INF_X,
     NAN_ROW,
     NAN_X,
     ROWS,
-    U8,
     Case,
     Operands,
+    block_of,
+    bundles,
     cases,
-    lay_out,
+    leftovers,
     numbers,
     operands,
-    planes,
+    record_type,
+    records,
     special_operands,
+    takes_bulk_copies,
+    whole_pieces,
     workspace,
 )
-from numpy.typing import NDArray
 
 from qgen import contract, emulate
 from qgen.emit import emit
 from qgen.emulate import Buffer, Program, Report
 from qgen.plan import FragmentQuantizePlan, KsplitPlan, Rung, launch_ksplit, launch_quantize_fragments
-from qgen.plan.ksplit import FragmentLayout
 from qgen.spec import Format
 
-Order = Literal["forward", "reverse", "shuffle"]
-
 ORDERS: tuple[tuple[Order, int], ...] = (("reverse", 0), ("shuffle", 1))
-GUARD = 16  # floats on both sides of y
-POISON = np.array([0xFFBADBAD], dtype=np.uint32).view(np.float32)[0]  # a NaN that no arithmetic makes
-
-
-class Wrong(AssertionError):
-    """A check that a kernel failed: its name and what was found."""
-
-    def __init__(self, check: str, found: str) -> None:
-        super().__init__(f"{check}: {found}")
-        self.check = check
-
-
-def same(a: F32, b: F32) -> NDArray[np.bool_]:
-    """Where two float arrays agree bit for bit; a NaN agrees with any NaN, for payloads are no one's promise."""
-    agree: NDArray[np.bool_] = (a.view(np.uint32) == b.view(np.uint32)) | (np.isnan(a) & np.isnan(b))
-    return agree
 
 
 # ---- the matmul -------------------------------------------------------------------------------------------------
 
 
 class Ksplit:
-    """One rung of a compiled file, ready to be judged."""
+    """One rung of a compiled file, ready to be judged; bulk: whether the architecture has bulk copies."""
 
-    def __init__(self, format: Format, program: Program, plan: KsplitPlan, rung: Rung) -> None:
+    def __init__(self, format: Format, program: Program, plan: KsplitPlan, rung: Rung, *, bulk: bool = True) -> None:
+        self.bulk = bulk
         self.format = format
         self.program = program
         self.plan = plan
@@ -82,7 +65,7 @@ class Ksplit:
         activation: U8 | None = None,
     ) -> tuple[F32, Report, int]:
         """y float32[tokens, rows], the launch's report and the grid's y. weight, activation: in place of the case's."""
-        laid = lay_out(given, case) if weight is None else weight
+        laid = lay_out(given.packed[: case.rows], case.pad) if weight is None else weight
         if activation is None:
             activation = workspace(self.plan.layout, given.quantised(case.tokens), given.blocks)
         stride = case.rows + case.y_pad
@@ -110,7 +93,7 @@ class Ksplit:
         padded[: memory.size - 2 * GUARD] = memory[GUARD:-GUARD]
         table = padded.reshape(case.tokens, stride)
         outside = np.concatenate([memory[:GUARD], memory[-GUARD:], table[:, case.rows :].reshape(-1)])
-        if not (outside.view(np.uint32) == POISON.view(np.uint32)).all():
+        if not poisoned(outside).all():
             raise Wrong("writes outside y", str(case))
         return np.ascontiguousarray(table[:, : case.rows]), report, grid_y
 
@@ -118,7 +101,7 @@ class Ksplit:
         """All orders of one case against the contract, column by column, and its traffic."""
         wanted = given.wanted[numbers(case.tokens), : case.rows]
         y, report, grid_y = self.run(given, case)
-        if (y.view(np.uint32) == POISON.view(np.uint32)).any():
+        if poisoned(y).any():
             raise Wrong("y not written", str(case))
         right = same(y, wanted)
         if not right.all():
@@ -136,10 +119,14 @@ class Ksplit:
             raise Wrong("bytes outside the packed ones are read", f"{report.bytes_touched['weight']}; {case}")
         if report.read_bytes["weight"] != self.plan.read_factor * packed * grid_y:
             raise Wrong("read factor", f"{report.read_bytes['weight']} / {packed} / {grid_y}; {case}")
+        # A bulk copy counts once a sector, 32 bytes; others move 16 at most.
+        bulk = self.bulk and takes_bulk_copies(self.plan, self.rung, case)
+        if bulk != (report.read_requests["weight"] < packed * grid_y / 16):
+            raise Wrong("way of copying", f"{report.read_requests['weight']} requests; {case}")
         layout, tiles = self.plan.layout, -(-case.tokens // 8)
-        # Of a token that fills up its tile only the scale and the sums are read, never the codes.
-        own = given.blocks * case.tokens * layout.code_bytes // 8
-        own += given.blocks * tiles * (32 * layout.scales + layout.sum_bytes)
+        # Whole records, of all bundles with a block in them.
+        used = sum(block_of(layout, u, 0) < given.blocks for u in range(bundles(layout, given.blocks)))
+        own = tiles * used * record_type(layout).itemsize
         if report.bytes_touched["activation"] != own:
             raise Wrong("activation read", f"{report.bytes_touched['activation']} of {own} bytes; {case}")
         size = 4 * case.rows * case.tokens
@@ -152,35 +139,28 @@ class Ksplit:
             self.check(operands(self.format, case.blocks), case)
 
     def check_special(self) -> None:
-        """NaN and Inf, in scales and in x: they stay in their row and their column."""
-        given = special_operands(self.format, self.rung.warps + 1)
-        clean = operands(self.format, given.blocks).wanted
-        rest = np.delete(np.arange(ROWS), (NAN_ROW, INF_ROW))
-        fine = np.delete(np.arange(DISTINCT), (NAN_X, INF_X))
-        assert same(given.wanted[np.ix_(fine, rest)], clean[np.ix_(fine, rest)]).all()
-        assert np.isnan(given.wanted[NAN_X]).all() and not np.isfinite(given.wanted[INF_X]).any()
-        self.check(given, Case(rows=18, blocks=given.blocks, tokens=self.rung.columns + 1))
+        """NaN and Inf, in scales and in x: they stay in their row and their column, and nothing is left of them."""
+        last = leftovers(self.plan, self.rung)
+        for case in (Case(rows=18, blocks=self.rung.warps + 1, tokens=self.rung.columns + 1), last):
+            given = special_operands(self.format, case.blocks)
+            clean = operands(self.format, given.blocks).wanted
+            rest = np.delete(np.arange(ROWS), (NAN_ROW, INF_ROW))
+            fine = np.delete(np.arange(DISTINCT), (NAN_X, INF_X))
+            assert same(given.wanted[np.ix_(fine, rest)], clean[np.ix_(fine, rest)]).all()
+            assert np.isnan(given.wanted[NAN_X]).all() and not np.isfinite(given.wanted[INF_X]).any()
+            self.check(given, case)
 
     def check_far_rows(self) -> None:
-        """The last of three rows begins past 2^32 bytes, the one before past 2^31: offsets are 64-bit all the way."""
-        given = operands(self.format, self.rung.warps - 1)
-        row_bytes = given.packed[0].size
-        stride = (1 << 31) + 16 * 1024 + self.plan.alignment
-        memory = _vast()
-        for row in range(3):
-            memory[row * stride : row * stride + row_bytes] = given.packed[row].reshape(-1)
-        case = Case(rows=3, blocks=given.blocks, tokens=2, pad=stride - row_bytes)
-        y, report, grid_y = self.run(given, case, weight=memory[: 2 * stride + row_bytes])
-        if not same(y, given.wanted[numbers(2), :3]).all():
-            raise Wrong("rows gigabytes apart", str(y))
-        self._check_traffic(given, case, report, grid_y)
-
-
-@cache
-def _vast() -> U8:
-    """uint8[4 GiB and some]: address space that takes memory only where it is touched."""
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0x4000)
-    return np.frombuffer(mmap.mmap(-1, (1 << 32) + (1 << 22), flags=flags), dtype=np.uint8)
+        """The first row of a CTA's second tile begins past 2^32 bytes: offsets are 64-bit all the way."""
+        rows = self.rung.rows + 1
+        far = (1 << 32) // self.rung.rows + 16 * 1024
+        for blocks, stride in ((self.rung.warps - 1, far + self.plan.alignment), (whole_pieces(self.plan), far)):
+            given = operands(self.format, blocks)
+            case = Case(rows=rows, blocks=blocks, tokens=2, pad=stride - given.packed[0].size)
+            y, report, grid_y = self.run(given, case, weight=far_apart(given.packed[:rows], stride))
+            if not same(y, given.wanted[numbers(2), :rows]).all():
+                raise Wrong("rows gigabytes apart", str(y))
+            self._check_traffic(given, case, report, grid_y)
 
 
 # ---- the quantiser ----------------------------------------------------------------------------------------------
@@ -191,7 +171,7 @@ def quantise(
 ) -> tuple[U8, Report]:
     """The workspace made from x float32[tokens, K], rows `pad` floats apart with NaN between, over bytes of `fill`."""
     tokens, columns = x.shape
-    blocks = columns // plan.layout.block
+    blocks = columns // plan.weight_block
     memory = np.full(plan.layout.bytes(blocks, tokens), fill, dtype=np.uint8)
     laid = np.full((tokens, columns + pad), np.nan, dtype=np.float32)
     laid[:, :columns] = x
@@ -215,48 +195,31 @@ def quantise(
 
 
 def check_quantise(program: Program, plan: FragmentQuantizePlan, x: F32) -> None:
-    """Every plane against the contract's quantiser placed by the layout record, in three orders."""
+    """Every record against the contract's quantiser placed by the layout record, in three orders; padding too."""
     layout, tokens = plan.layout, len(x)
-    blocks = x.shape[1] // layout.block
-    made = planes(layout, [contract.quantise(column, layout.activation) for column in x], blocks)
-    first, last = layout.scale_offset(blocks, tokens), layout.sums_offset(blocks, tokens)
-    own = np.arange(8 * made.codes.shape[0]).reshape(-1, 8) < tokens  # [tiles, 8]
+    blocks = x.shape[1] // plan.weight_block
+    wanted = records(layout, [contract.quantise(column, layout.activation) for column in x], blocks)
     orders: tuple[tuple[Order, int], ...] = (("forward", 0xA5), ("reverse", 0x5A), ("shuffle", 0xFF))
     for order, fill in orders:
         memory, report = quantise(program, plan, x, fill=fill, order=order)
         where = f"{blocks} blocks, {tokens} tokens, {order}"
-        codes = np.moveaxis(memory[:first].view(np.int8).reshape(made.codes.shape), 3, 1)
-        if not np.array_equal(codes[own], np.moveaxis(made.codes, 3, 1)[own]):
-            raise Wrong("codes plane", where)
-        if not (codes[~own].view(np.uint8) == fill).all():
-            raise Wrong("codes of no token written", where)
-        if not same(
-            memory[first:last].view(np.float32).reshape(made.scales.shape), np.ascontiguousarray(made.scales)
-        ).all():
-            raise Wrong("scale plane", where)
-        if not np.array_equal(_read_sums(layout, memory[last:], made.sums.shape), made.sums):
-            raise Wrong("sums plane", where)
-        written = first // (8 * len(own)) * tokens + memory.size - first
-        if not written == report.bytes_written["activation"] == report.written_bytes["activation"]:
-            raise Wrong("planes not written once", f"{report.written_bytes['activation']} of {written}; {where}")
+        made = memory.view(wanted.dtype).reshape(wanted.shape)
+        for field in wanted.dtype.names or ():
+            a, b = np.ascontiguousarray(made[field]), np.ascontiguousarray(wanted[field])
+            right = same(a, b) if a.dtype == np.float32 else a == b
+            if not right.all():
+                at = tuple(np.argwhere(~right)[0].tolist())
+                raise Wrong(f"{field} of a record", f"{a[at]} at {at} instead of {b[at]}; {where}")
+        if not memory.size == report.bytes_written["activation"] == report.written_bytes["activation"]:
+            raise Wrong("records not written once", f"{report.written_bytes['activation']} of {memory.size}; {where}")
         if not x.nbytes == report.read_bytes["x"] == report.bytes_touched["x"]:
             raise Wrong("x not read once", f"{report.read_bytes['x']} of {x.nbytes}; {where}")
-
-
-def _read_sums(layout: FragmentLayout, memory: U8, shape: tuple[int, ...]) -> NDArray[np.int32]:
-    if not layout.packed_sums:
-        return memory.view(np.int32).reshape(shape)
-    pairs = memory.view(np.int8).reshape(*shape[:2], 8, -1, 2, 4).astype(np.int32)  # [tiles, blocks, 8, words, 2, 4]
-    sums = (pairs[:, :, :, :, 0] + 128 * pairs[:, :, :, :, 1]).reshape(*shape[:2], 8, -1).transpose(0, 1, 3, 2)
-    if sums[:, :, shape[2] :].any():
-        raise Wrong("sums plane", "sums of groups that are not there")
-    return sums[:, :, : shape[2]]
 
 
 # ---- compiled files ---------------------------------------------------------------------------------------------
 
 
 @cache
-def compiled(plan: KsplitPlan | FragmentQuantizePlan) -> Program:
+def compiled(plan: KsplitPlan | FragmentQuantizePlan, arch: int = 900) -> Program:
     """The plan's file, compiled for the emulator."""
-    return emulate.compile(emit(plan).text, plan.file)
+    return emulate.compile(emit(plan).text, plan.file, arch=arch)
