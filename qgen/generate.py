@@ -10,7 +10,7 @@ from pathlib import Path
 from qgen import archs, build, dispatch, paths, tree
 from qgen.emit import Source, emit
 from qgen.errors import QgenError
-from qgen.plan import FragmentQuantizePlan, KsplitPlan, Plan, plan_all
+from qgen.plan import FragmentQuantizePlan, KsplitPlan, Plan, entries, plan_all
 from qgen.spec import load_formats
 
 RESOURCES = "resources.json"
@@ -48,7 +48,8 @@ def generate() -> Generated:
     legal, refused = plan_all(load_formats())
     # Planners say what is legal; what no route can reach is not generated.
     plans = dispatch.keep_routed(legal, refused)
-    sources = tuple(emit(plan) for plan in plans)
+    routed = dispatch.routed_archs(plans, refused)
+    sources = tuple(emit(plan, _guards(plan, routed)) for plan in plans)
     seen: dict[str, str] = {}
     for source in sources:
         for kernel in source.kernels:
@@ -63,8 +64,20 @@ def generate() -> Generated:
             seen[kernel] = source.path
     library = paths.data_dir("templates") / "lib"
     headers = {path.name: path.read_text(encoding="utf-8") for path in sorted(library.glob("*.cuh"))}
-    routed = dispatch.routed_archs(plans, refused)
     return Generated(plans=plans, sources=sources, refused=refused, headers=headers, archs=routed)
+
+
+def _guards(plan: Plan, routed: Mapping[str, frozenset[str]]) -> dict[str, str]:
+    """Conditions for those kernels of a file that the dispatch sends nothing to on some architecture of the others."""
+    own = {kernel: routed[kernel] for kernel in entries(plan)}
+    everywhere = frozenset[str]().union(*own.values())
+    guards = {}
+    for kernel, some in own.items():
+        if some != everywhere:
+            numbers = sorted(10 * int(arch.removeprefix("sm_")) for arch in some)
+            # nvcc's pass for the host, which defines no architecture, must see every kernel.
+            guards[kernel] = "".join(["!defined(__CUDA_ARCH__)", *(f" || __CUDA_ARCH__ == {n}" for n in numbers)])
+    return guards
 
 
 def kernel_files(made: Generated) -> dict[str, tree.File]:

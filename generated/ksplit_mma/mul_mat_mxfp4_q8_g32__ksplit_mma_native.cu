@@ -26,7 +26,11 @@ constexpr int kChunks = 2;       // 16-byte pieces of activation codes of a thre
 constexpr int kScales = 4;       // activation scales of a token and bundle
 constexpr int kRecordBytes = 1152; // activation record of a bundle and column tile: codes, scales, starts, sums
 // Elsewhere the compiler wants more registers for the same text: there one row tile a warp, and one CTA at a time.
-constexpr bool kRoomy = __CUDA_ARCH__ == 800 || __CUDA_ARCH__ == 900;
+#if __CUDA_ARCH__ == 800 || __CUDA_ARCH__ == 900
+constexpr bool kRoomy = true;
+#else
+constexpr bool kRoomy = false;
+#endif
 constexpr uint32_t kTable0 = 0x03020100u;
 constexpr uint32_t kTable1 = 0x0c080604u;
 constexpr uint32_t kTable2 = 0xfdfeff00u;

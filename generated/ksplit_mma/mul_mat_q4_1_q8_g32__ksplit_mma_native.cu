@@ -27,7 +27,11 @@ constexpr int kScales = 4;       // activation scales of a token and bundle
 constexpr int kUnits = 4;        // float steps of a bundle
 constexpr int kRecordBytes = 1280; // activation record of a bundle and column tile: codes, scales, starts, sums
 // Elsewhere the compiler wants more registers for the same text: there one row tile a warp, and one CTA at a time.
-constexpr bool kRoomy = __CUDA_ARCH__ == 800 || __CUDA_ARCH__ == 900;
+#if __CUDA_ARCH__ == 800 || __CUDA_ARCH__ == 900
+constexpr bool kRoomy = true;
+#else
+constexpr bool kRoomy = false;
+#endif
 // The code words of thread t for one block of one row, which starts at byte b of shared memory.
 __device__ __forceinline__ void block_codes(int b, int t, uint32_t* q) {
     [[maybe_unused]] const int from0 = qgen_keep(b + 4 * t);

@@ -26,7 +26,11 @@ constexpr int kChunks = 2;       // 16-byte pieces of activation codes of a thre
 constexpr int kScales = 4;       // activation scales of a token and bundle
 constexpr int kRecordBytes = 1152; // activation record of a bundle and column tile: codes, scales, starts, sums
 // Elsewhere the compiler wants more registers for the same text: there one row tile a warp, and one CTA at a time.
-constexpr bool kRoomy = __CUDA_ARCH__ == 800 || __CUDA_ARCH__ == 900;
+#if __CUDA_ARCH__ == 800 || __CUDA_ARCH__ == 900
+constexpr bool kRoomy = true;
+#else
+constexpr bool kRoomy = false;
+#endif
 // The code words of thread t for one block of one row, which starts at byte b of shared memory.
 __device__ __forceinline__ void block_codes(int b, int t, uint32_t* q) {
     [[maybe_unused]] const int from0 = qgen_keep(b + 8 * t);
@@ -300,7 +304,7 @@ mul_mat_q8_0_q8_g32_t16__ksplit_mma_native_w8(const uint8_t* __restrict__ weight
     ksplit<2, 1, 1, 4, 69, 1184>(
         weight, row_stride, rows, blocks, tokens, activation, y, y_stride);
 }
-#if __CUDA_ARCH__ == 800 || __CUDA_ARCH__ == 900 || __CUDA_ARCH__ == 1000  // those with the shared memory for it
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 800 || __CUDA_ARCH__ == 900 || __CUDA_ARCH__ == 1000
 // capacity 32 tokens, 32 rows a CTA, 8 warps, 32 blocks of K a stage, 3 stages; 150592 bytes of shared memory
 extern "C" __global__ void __launch_bounds__(256, 1)
 mul_mat_q8_0_q8_g32_t32__ksplit_mma_native_w8(const uint8_t* __restrict__ weight, int64_t row_stride, int rows, int blocks, int tokens,

@@ -183,14 +183,12 @@ mul_mat_iq4_nl_q8_g32_t1__matvec_native_r2_b32(const uint8_t* __restrict__ weigh
     const uint8_t* __restrict__ activation, float* __restrict__ y) {
     matvec<2, 32, 4, 37>(weight, row_stride, rows, blocks, activation, y);
 }
-
 // 4 rows a team, 32 blocks at once, 1 team a warp; 18960 bytes of shared memory
 extern "C" __global__ void __launch_bounds__(128, 3)
 mul_mat_iq4_nl_q8_g32_t1__matvec_native_r4_b32(const uint8_t* __restrict__ weight, int64_t row_stride, int rows, int blocks,
     const uint8_t* __restrict__ activation, float* __restrict__ y) {
     matvec<4, 32, 2, 37>(weight, row_stride, rows, blocks, activation, y);
 }
-
 // 4 rows a team, 8 blocks at once, 4 teams a warp; 20496 bytes of shared memory
 extern "C" __global__ void __launch_bounds__(128, 3)
 mul_mat_iq4_nl_q8_g32_t1__matvec_native_r4_b8(const uint8_t* __restrict__ weight, int64_t row_stride, int rows, int blocks,

@@ -201,7 +201,6 @@ mul_mat_iq4_xs_q8_g256_t1__matvec_native_r2_b8(const uint8_t* __restrict__ weigh
     const uint8_t* __restrict__ activation, float* __restrict__ y) {
     matvec<2, 8, 2, 69>(weight, row_stride, rows, blocks, activation, y);
 }
-
 // 2 rows a team, 2 blocks at once, 4 teams a warp; 18448 bytes of shared memory
 extern "C" __global__ void __launch_bounds__(128, 3)
 mul_mat_iq4_xs_q8_g256_t1__matvec_native_r2_b2(const uint8_t* __restrict__ weight, int64_t row_stride, int rows, int blocks,

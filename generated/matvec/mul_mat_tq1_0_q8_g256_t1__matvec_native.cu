@@ -230,14 +230,12 @@ mul_mat_tq1_0_q8_g256_t1__matvec_native_r2_b8(const uint8_t* __restrict__ weight
     const uint8_t* __restrict__ activation, float* __restrict__ y) {
     matvec<2, 8, 4, 28>(weight, row_stride, rows, blocks, activation, y);
 }
-
 // 4 rows a team, 8 blocks at once, 1 team a warp; 21520 bytes of shared memory
 extern "C" __global__ void __launch_bounds__(128, 3)
 mul_mat_tq1_0_q8_g256_t1__matvec_native_r4_b8(const uint8_t* __restrict__ weight, int64_t row_stride, int rows, int blocks,
     const uint8_t* __restrict__ activation, float* __restrict__ y) {
     matvec<4, 8, 3, 28>(weight, row_stride, rows, blocks, activation, y);
 }
-
 // 2 rows a team, 2 blocks at once, 4 teams a warp; 16400 bytes of shared memory
 extern "C" __global__ void __launch_bounds__(128, 3)
 mul_mat_tq1_0_q8_g256_t1__matvec_native_r2_b2(const uint8_t* __restrict__ weight, int64_t row_stride, int rows, int blocks,

@@ -249,23 +249,43 @@ __device__ __forceinline__ void multirow(const uint8_t* weight, int64_t row_stri
 
 }  // namespace
 
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 750
 // 2 rows and 2 tokens a team; 18960 bytes of shared memory
 extern "C" __global__ void __launch_bounds__(128, 5)
 mul_mat_iq4_nl_q8_g32_t2__multirow_native_r2(const uint8_t* __restrict__ weight, int64_t row_stride, int rows, int blocks, int tokens,
     const uint8_t* __restrict__ activation, float* __restrict__ y, int64_t y_stride) {
     multirow<2, 2, 32, 4, 37, 4>(weight, row_stride, rows, blocks, tokens, activation, y, y_stride);
 }
-
+#endif
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 900
+// 4 rows and 2 tokens a team; 18960 bytes of shared memory
+extern "C" __global__ void __launch_bounds__(128, 5)
+mul_mat_iq4_nl_q8_g32_t2__multirow_native_r4(const uint8_t* __restrict__ weight, int64_t row_stride, int rows, int blocks, int tokens,
+    const uint8_t* __restrict__ activation, float* __restrict__ y, int64_t y_stride) {
+    multirow<4, 2, 32, 2, 37, 4>(weight, row_stride, rows, blocks, tokens, activation, y, y_stride);
+}
+#endif
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 750
 // 2 rows and 4 tokens a team; 18960 bytes of shared memory
 extern "C" __global__ void __launch_bounds__(128, 5)
 mul_mat_iq4_nl_q8_g32_t4__multirow_native_r2(const uint8_t* __restrict__ weight, int64_t row_stride, int rows, int blocks, int tokens,
     const uint8_t* __restrict__ activation, float* __restrict__ y, int64_t y_stride) {
     multirow<2, 4, 32, 4, 37, 4>(weight, row_stride, rows, blocks, tokens, activation, y, y_stride);
 }
-
+#endif
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 900
+// 4 rows and 4 tokens a team; 18960 bytes of shared memory
+extern "C" __global__ void __launch_bounds__(128, 4)
+mul_mat_iq4_nl_q8_g32_t4__multirow_native_r4(const uint8_t* __restrict__ weight, int64_t row_stride, int rows, int blocks, int tokens,
+    const uint8_t* __restrict__ activation, float* __restrict__ y, int64_t y_stride) {
+    multirow<4, 4, 32, 2, 37, 4>(weight, row_stride, rows, blocks, tokens, activation, y, y_stride);
+}
+#endif
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 750
 // 2 rows and 8 tokens a team; 18960 bytes of shared memory
 extern "C" __global__ void __launch_bounds__(128, 4)
 mul_mat_iq4_nl_q8_g32_t8__multirow_native_r2(const uint8_t* __restrict__ weight, int64_t row_stride, int rows, int blocks, int tokens,
     const uint8_t* __restrict__ activation, float* __restrict__ y, int64_t y_stride) {
     multirow<2, 8, 32, 4, 37, 4>(weight, row_stride, rows, blocks, tokens, activation, y, y_stride);
 }
+#endif

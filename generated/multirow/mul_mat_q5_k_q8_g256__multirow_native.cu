@@ -296,14 +296,12 @@ mul_mat_q5_k_q8_g256_t2__multirow_native_r2(const uint8_t* __restrict__ weight, 
     const uint8_t* __restrict__ activation, float* __restrict__ y, int64_t y_stride) {
     multirow<2, 2, 8, 2, 88, 4>(weight, row_stride, rows, blocks, tokens, activation, y, y_stride);
 }
-
 // 2 rows and 4 tokens a team; 22544 bytes of shared memory
 extern "C" __global__ void __launch_bounds__(128, 4)
 mul_mat_q5_k_q8_g256_t4__multirow_native_r2(const uint8_t* __restrict__ weight, int64_t row_stride, int rows, int blocks, int tokens,
     const uint8_t* __restrict__ activation, float* __restrict__ y, int64_t y_stride) {
     multirow<2, 4, 8, 2, 88, 4>(weight, row_stride, rows, blocks, tokens, activation, y, y_stride);
 }
-
 // 2 rows and 8 tokens a team; 22544 bytes of shared memory
 extern "C" __global__ void __launch_bounds__(128, 3)
 mul_mat_q5_k_q8_g256_t8__multirow_native_r2(const uint8_t* __restrict__ weight, int64_t row_stride, int rows, int blocks, int tokens,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from types import MappingProxyType
 from typing import NoReturn
 
 import jinja2
@@ -78,8 +80,11 @@ def environment() -> jinja2.Environment:
     return env
 
 
-def emit(plan: Plan) -> Source:
-    """The CUDA text of `plan`. Raises QgenError (stage "emit") where a template refuses it."""
+def emit(plan: Plan, guards: Mapping[str, str] = MappingProxyType({})) -> Source:
+    """The CUDA text of `plan`. Raises QgenError (stage "emit") where a template refuses it.
+
+    guards: by kernel the preprocessor's condition under which it is compiled at all; the others always are
+    """
     kernel: object
     if isinstance(plan, KsplitPlan):
         template = "ksplit.cu.j2"
@@ -99,7 +104,7 @@ def emit(plan: Plan) -> Source:
         template, kernel = "matvec.cu.j2", _matvec(plan)
     else:
         template, kernel = "quantize.cu.j2", _quantize(plan)
-    text = environment().get_template(template).render(k=kernel)
+    text = environment().get_template(template).render(k=kernel, guards=guards)
     return Source(path=f"{plan.family}/{plan.file}.cu", text=_squeeze(text), kernels=entries(plan))
 
 

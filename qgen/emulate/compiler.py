@@ -59,7 +59,7 @@ def compile(text: str, name: str, *, arch: int = 900) -> Program:
             allowed="letters, digits, '_', '-' and '.'",
             next="choose another name",
         )
-    entries = source.entries(text, name)
+    entries = source.entries(text, name, arch)
     host = _read_headers(Path(__file__).parent / "host", ("*.cuh", "*.hpp", "*.cpp"))
     library = _read_headers(paths.data_dir("templates") / "lib", ("*.cuh",))
     program = _program_text(name, entries, arch)

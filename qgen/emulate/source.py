@@ -12,16 +12,20 @@ _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"', re.MULTILINE)
 _HEAD = re.compile(r'extern\s+"C"([^;{}]*)[;{]')
 _LAUNCH_BOUNDS = re.compile(r"__launch_bounds__\s*\((?:[^()]|\([^()]*\))*\)")
 _ENTRY = re.compile(r"\bvoid\s+(\w+)\s*\(")
+_ARCH_ONLY = re.compile(r"^#if !defined\(__CUDA_ARCH__\)((?: \|\| __CUDA_ARCH__ == \d+)+)$(.*?)^#endif$", re.M | re.S)
 _SHARED = re.compile(r"[^;{}]*\b__shared__\b[^;]*")
 
 
-def entries(text: str, name: str) -> tuple[str, ...]:
+def entries(text: str, name: str, arch: int) -> tuple[str, ...]:
     """The names of the kernels (`extern "C" __global__ void NAME(...)`) in `text`, in order.
+
+    Those between `#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == N || ..` and `#endif` count only if `arch` is among
+    the numbers.
 
     Raises QgenError if there is none, or if the text declares static shared memory, which would silently become
     private to each emulated thread.
     """
-    code = _COMMENT.sub(" ", text)
+    code = _ARCH_ONLY.sub(lambda m: m[2] if str(arch) in re.findall(r"\d+", m[1]) else "", _COMMENT.sub(" ", text))
     static = [
         shared.group().strip() for shared in _SHARED.finditer(code) if not re.search(r"\bextern\b", shared.group())
     ]

@@ -224,7 +224,7 @@ def _instance(
     # With one row or one token, as many of the others as threads share a block wait for their sums to be dealt.
     crowd = rows * columns * (plan.lanes if 1 in (rows, columns) else 1)
     ctas = next((ctas for sums, ctas in limits.items() if crowd <= sums), FEWEST_CTAS)
-    if plan.word_count > MANY_WORDS and plan.alignment < 4:
+    if (plan.word_count > MANY_WORDS and plan.alignment < 4) or (plan.lanes == 1 and len(plan.terms) > 1):
         ctas = max(FEWEST_CTAS, ctas - 1)
     return MultirowInstance(
         name=f"{stem}_t{columns}__multirow_native_r{rows}",

@@ -260,15 +260,17 @@ def ladder_plans(format: Format) -> tuple[plan.KsplitPlan, plan.FragmentQuantize
 
 
 @cache
-def _source(chosen: plan.Plan, entry: str) -> str:
-    """The text that `qgen build` wrote, so that what was proved is what runs; printed anew for unrouted variants."""
+def _source(chosen: plan.Plan, entry: str, device: int) -> str:
+    """The text that `qgen build` wrote, so that what was proved is what runs; for variants that it does not compile for
+    this device, printed anew.
+    """
     written = paths.data_dir("generated") / chosen.family / f"{chosen.file}.cu"
     if written.is_file():
         text = written.read_text(encoding="utf-8")
-        if f"{entry}(" in text:
+        if f"{entry}(" in text and entry in (r.entry for r in room.compiled(chosen.file, text, device).entries):
             return text
     return emit.emit(chosen).text
 
 
 def _function(chosen: plan.Plan, entry: str, device: int) -> Any:
-    return room.load_module(chosen.file, _source(chosen, entry), device).get_function(entry)
+    return room.load_module(chosen.file, _source(chosen, entry, device), device).get_function(entry)

@@ -158,6 +158,13 @@ def arch_of_device(device: int) -> archs.Arch:
     return archs.arch_of((int(capability[:-1]), int(capability[-1])))
 
 
+def compiled(name: str, text: str, device: int) -> build.Cubin:
+    """One kernel file compiled for a device, or taken from the cache. Raises QgenError when it does not compile."""
+    # A driver loads machine code of its own CUDA major version or older; newer compilers are no use to it.
+    driver = int(cupy_module().cuda.runtime.driverGetVersion())
+    return build.compile(text, name, arch_of_device(device).name, toolkit=12 if driver < 13000 else None)
+
+
 @cache
 def load_module(name: str, text: str, device: int) -> Any:
     """One kernel file, compiled (or taken from the cache) and loaded on a device: a CuPy Module.
@@ -165,9 +172,8 @@ def load_module(name: str, text: str, device: int) -> Any:
     Raises QgenError when it does not compile, or the driver is too old for what the compiler makes.
     """
     cupy = cupy_module()
-    # A driver loads machine code of its own CUDA major version or older; newer compilers are no use to it.
     driver = int(cupy.cuda.runtime.driverGetVersion())
-    cubin = build.compile(text, name, arch_of_device(device).name, toolkit=12 if driver < 13000 else None)
+    cubin = compiled(name, text, device)
     module = cupy.cuda.function.Module()
     try:
         module.load(cubin.code)

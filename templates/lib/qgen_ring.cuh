@@ -75,14 +75,13 @@ template <int writers, int adders>
 struct qgen_handover {
     uint64_t *written, *added;
     bool bulk;
-    int lane;
 
     // All threads of the CTA; `barriers` has room for 2 of 8 bytes.
     __device__ __forceinline__ qgen_handover(uint64_t* barriers, bool bulk, int warp, int lane)
-        : written(barriers), added(barriers + 1), bulk(bulk), lane(lane) {
+        : written(barriers), added(barriers + 1), bulk(bulk) {
         if (bulk && warp == 0 && lane == 0) {
-            qgen_barrier_init(written, writers);
-            qgen_barrier_init(added, adders);
+            qgen_barrier_init(written, 32 * writers);
+            qgen_barrier_init(added, 32 * adders);
             qgen_barrier_publish();
         }
     }
@@ -92,16 +91,13 @@ struct qgen_handover {
         if (!bulk) __syncthreads();
         else if (number > 0) qgen_barrier_wait(added, (number + 1) & 1);
     }
-    __device__ __forceinline__ void after_write() const { arrive(written); }
+    __device__ __forceinline__ void after_write() const {
+        if (bulk) qgen_barrier_arrive(written);
+    }
     __device__ __forceinline__ void before_add(int number) const {
         if (bulk) qgen_barrier_wait(written, number & 1);
     }
-    __device__ __forceinline__ void after_add() const { arrive(added); }
-
-    __device__ __forceinline__ void arrive(uint64_t* barrier) const {
-        if (bulk) {
-            __syncwarp();
-            if (lane == 0) qgen_barrier_arrive(barrier);
-        }
+    __device__ __forceinline__ void after_add() const {
+        if (bulk) qgen_barrier_arrive(added);
     }
 };

@@ -221,8 +221,9 @@ def install(monkeypatch: pytest.MonkeyPatch, fake: FakeCupy) -> FakeCupy:
 
     def compile(text: str, name: str, arch: str, toolkit: int | None = None) -> Any:
         assert arch == f"sm_{fake.capability}" and toolkit == (12 if fake.driver_version < 13000 else None)
-        fake.code_of[name.encode()] = emulate.compile(text, name)
-        return SimpleNamespace(code=name.encode(), path="kernel.cubin", compiler="nvrtc 13.0")
+        program = fake.code_of[name.encode()] = emulate.compile(text, name, arch=10 * int(fake.capability))
+        made = tuple(SimpleNamespace(entry=entry) for entry in program.parameters)
+        return SimpleNamespace(code=name.encode(), path="kernel.cubin", compiler="nvrtc 13.0", entries=made)
 
     monkeypatch.setattr(device_room, "cupy_module", lambda: fake)
     monkeypatch.setattr(run, "cupy_module", lambda: fake)

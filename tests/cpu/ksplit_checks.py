@@ -5,7 +5,6 @@ Every check raises Wrong, which says which of them failed; faults that the emula
 
 from __future__ import annotations
 
-import re
 from functools import cache
 
 import numpy as np
@@ -133,7 +132,5 @@ def check_quantise(program: Program, plan: FragmentQuantizePlan, x: F32) -> None
 
 @cache
 def compiled(plan: KsplitPlan | FragmentQuantizePlan, arch: int = 900) -> Program:
-    """The plan's file, compiled for the emulator, which has shared memory for every rung on every architecture."""
-    return emulate.compile(
-        re.sub(r"^#(if __CUDA_ARCH__|endif).*\n", "", emit(plan).text, flags=re.M), plan.file, arch=arch
-    )
+    """The plan's file, compiled for the emulator."""
+    return emulate.compile(emit(plan).text, plan.file, arch=arch)
