@@ -13,7 +13,7 @@ from qgen.dispatch.kernels import MAX_ROWS, catalog
 from qgen.dispatch.proof import prove
 from qgen.dispatch.routes import load_routes
 from qgen.dispatch.space import load_space
-from qgen.plan import MAX_TOKENS, FragmentQuantizePlan, KsplitPlan, MultirowPlan, plan_all
+from qgen.plan import MAX_TOKENS, FragmentQuantizePlan, KsplitPlan, MultirowPlan, Rung, plan_all
 from qgen.spec import load_formats
 
 FORMATS = load_formats()
@@ -21,7 +21,23 @@ PLANS, REFUSED = plan_all(FORMATS)
 LADDERS = {p.format: p for p in PLANS if isinstance(p, KsplitPlan)}
 MULTIROWS = {p.format: p for p in PLANS if isinstance(p, MultirowPlan)}
 QUANTISERS = {p.layout.name: p.name for p in PLANS if isinstance(p, FragmentQuantizePlan)}
-RUNG_OF = {2: 8, 7: 8, 8: 8, 9: 16, 16: 16, 17: 32, 32: 32, 33: 32, 97: 32, MAX_TOKENS: 32}
+TOKENS = (2, 3, 4, 5, 7, 8, 9, 16, 17, 32, 33, 97, MAX_TOKENS)
+# On sm_90 (rows, columns) of multirow up to so many tokens: blocks of up to 128 weights, and some with many scales.
+SMALL = dict.fromkeys(
+    ("IQ4_NL", "MXFP4", "NVFP4", "PQ2_0", "PTQ1_0", "Q1_0", "Q2_0", "Q4_0", "Q5_0"), {2: (4, 2), 3: (4, 4), 4: (4, 4)}
+)
+FEW = (
+    SMALL
+    | dict.fromkeys(("Q4_1", "Q5_1"), {2: (2, 2), 3: (4, 4), 4: (4, 4)})
+    | dict.fromkeys(("Q8_0", "IQ4_XS", "Q3_K", "Q6_K"), {2: (2, 2)})
+)
+
+
+def rung_of(plan: KsplitPlan, arch: str, tokens: int) -> Rung:
+    """The narrowest that holds the tokens, of those before the first too large for the architecture."""
+    fit = [r for r in plan.rungs if r.shared_bytes <= load_archs()[arch].shared_per_block_optin]
+    fit = [r for i, r in enumerate(plan.rungs) if plan.rungs[: i + 1] == tuple(fit[: i + 1])]
+    return next((r for r in fit if r.columns >= tokens), fit[-1])
 
 
 def asked(format: str, **changes: object) -> dispatch.Decision:
@@ -34,11 +50,16 @@ def asked(format: str, **changes: object) -> dispatch.Decision:
 def test_every_t_has_its_rung_and_its_quantiser(arch: str, policy: str) -> None:
     for format, plan in LADDERS.items():
         one = asked(format, arch=arch, policy=policy)
-        for tokens, columns in RUNG_OF.items():
+        for tokens in TOKENS:
             found = asked(format, T=tokens, arch=arch, policy=policy)
-            (rung,) = (r for r in plan.rungs if r.columns == columns)
-            assert (found.kernel, found.file) == (rung.name, plan.file)
-            assert found.quantiser == QUANTISERS[plan.layout.name] != one.quantiser
+            if arch == "sm_90" and tokens in FEW.get(format, {}):
+                rows, columns = FEW[format][tokens]
+                (few,) = (i for i in MULTIROWS[format].instances if (i.rows, i.columns) == (rows, columns))
+                assert (found.kernel, found.file) == (few.name, MULTIROWS[format].file)
+                assert found.quantiser == one.quantiser
+            else:
+                assert (found.kernel, found.file) == (rung_of(plan, arch, tokens).name, plan.file)
+                assert found.quantiser == QUANTISERS[plan.layout.name] != one.quantiser
             assert found.contract == one.contract == plan.contract.name, "a column's bits would depend on T"
             served = asked(format, op="quantize_activation", T=tokens, arch=arch, policy=policy)
             assert served.kernel == found.quantiser
@@ -117,4 +138,6 @@ def test_kernels_are_compiled_only_where_they_are_reached(monkeypatch: pytest.Mo
     for plan in made.plans:
         archs = {arch for name, arch in compiled if name == plan.file}
         wanted = set(load_archs()) - ({"sm_75"} if isinstance(plan, KsplitPlan | FragmentQuantizePlan) else set())
-        assert archs == ({"sm_75"} if isinstance(plan, MultirowPlan) else wanted), plan.file
+        if isinstance(plan, MultirowPlan):
+            wanted = {"sm_75", "sm_90"} if plan.format in FEW else {"sm_75"}
+        assert archs == wanted, plan.file

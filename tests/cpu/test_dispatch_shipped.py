@@ -18,7 +18,7 @@ from qgen.dispatch import Request, table
 from qgen.dispatch.checks import launch_faults
 from qgen.dispatch.proof import KINDS, Proof
 from qgen.errors import QgenError
-from qgen.plan import FragmentQuantizePlan, KsplitPlan, MatvecPlan, MultirowPlan, plan_all
+from qgen.plan import entries, plan_all
 from qgen.spec import Format, load_formats
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -57,25 +57,10 @@ def test_generated_files_are_those_of_the_proof(proof: Proof) -> None:
 
 
 def test_nothing_is_planned_for_generation_that_is_not_reached(proof: Proof) -> None:
-    kept = dispatch.keep_routed(*plan_all(load_formats()))
-    names: set[str] = set()
-    ladder: set[str] = set()
-    few: set[str] = set()
-    for plan in kept:
-        if isinstance(plan, MatvecPlan):
-            names |= {instance.name for instance in plan.instances}
-        elif isinstance(plan, KsplitPlan):
-            ladder |= {rung.name for rung in plan.rungs}
-        elif isinstance(plan, MultirowPlan):
-            few |= {instance.name for instance in plan.instances}
-        elif isinstance(plan, FragmentQuantizePlan):
-            ladder.add(plan.name)
-        else:
-            names.add(plan.name)
-    assert names | ladder | few == set(proof.reached)
-    every = set(load_archs())
-    own = dict.fromkeys(few, {"sm_75"}) | dict.fromkeys(ladder, every - {"sm_75"})
-    assert all(archs == own.get(name, every) for name, archs in proof.reached.items())
+    plans, refused = plan_all(load_formats())
+    kept = dispatch.keep_routed(plans, refused)
+    assert {name for plan in kept for name in entries(plan)} == set(proof.reached)
+    assert dispatch.routed_archs(kept, refused) == proof.reached
 
 
 def test_a_dispatch_that_is_not_proved_is_not_written(proof: Proof) -> None:
@@ -154,8 +139,15 @@ tokens  columns
 """
 
 
-@pytest.mark.parametrize("row", [line.split() for line in LADDER.strip().splitlines()[1:]], ids=lambda row: row[0])
-@pytest.mark.parametrize("format", ["Q4_K", "Q4_0", "TQ1_0", "PTQ1_0"])
+@pytest.mark.parametrize(
+    "row, format",
+    [
+        pytest.param(row, format, id=f"{format}-{row[0]}")
+        for row in (line.split() for line in LADDER.strip().splitlines()[1:])
+        for format in ("Q4_K", "Q4_0", "TQ1_0", "PTQ1_0")
+        if format in ("Q4_K", "TQ1_0") or int(row[0]) > 4  # up to four tokens of small blocks: see below
+    ],
+)
 @pytest.mark.parametrize("policy", ["fastest", "invariant"])
 def test_hot_choices_of_the_ladder(row: list[str], format: str, policy: str) -> None:
     activation = formats()[format].activation or ""
@@ -163,6 +155,27 @@ def test_hot_choices_of_the_ladder(row: list[str], format: str, policy: str) -> 
     decision = dispatch.lookup(request)
     assert decision.kernel == f"mul_mat_{format.lower()}_{activation}_t{row[1]}__ksplit_mma_native_w8"
     assert decision.quantiser == f"quantize_activation_{activation}_{format.lower()}_fragments__warp_block"
+
+
+@pytest.mark.parametrize(
+    "format, tokens, kernel",
+    [
+        ("Q4_0", 2, "t2__multirow_native_r4"),
+        ("Q4_0", 4, "t4__multirow_native_r4"),
+        ("PTQ1_0", 3, "t4__multirow_native_r4"),
+        ("Q5_1", 2, "t2__multirow_native_r2"),
+        ("Q5_1", 4, "t4__multirow_native_r4"),
+        ("Q6_K", 2, "t2__multirow_native_r2"),
+        ("Q6_K", 3, "t8__ksplit_mma_native_w8"),
+        ("Q8_0", 2, "t2__multirow_native_r2"),
+        ("Q8_0", 3, "t8__ksplit_mma_native_w8"),
+    ],
+)
+def test_hot_choices_of_few_tokens(format: str, tokens: int, kernel: str) -> None:
+    activation = formats()[format].activation or ""
+    for policy in ("fastest", "invariant"):
+        request = Request("mul_mat", format, activation, T=tokens, N=4096, K=4096, arch="sm_90", policy=policy)
+        assert dispatch.lookup(request).kernel == f"mul_mat_{format.lower()}_{activation}_{kernel}"
 
 
 @pytest.mark.parametrize("tokens, columns", [(2, 2), (3, 4), (4, 4), (5, 8), (8, 8), (9, 8), (65528, 8)])

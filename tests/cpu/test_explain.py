@@ -92,7 +92,7 @@ def test_the_command_of_the_design(capsys: pytest.CaptureFixture[str]) -> None:
     assert "kernel mul_mat_q5_k_q8_g256_t8__ksplit_mma_native_w8\n" in text
     assert "a ladder's rung of 8 columns" in text
     assert "x comes from quantize_activation_q8_g256_q5_k_fragments__warp_block" in text
-    assert "specs/routes/mul_mat.toml: route[8]" in text
+    assert "specs/routes/mul_mat.toml: route[17]" in text
     assert "mul_mat_q5_k_q8_g256_t16__ksplit_mma_native_w8\n      needs T in 9..16, not 2\n" in text
     assert "mul_mat_q5_k_q8_g256_t1__matvec_native_r2_b8\n      needs T = 1, not 2\n" in text
 
@@ -113,7 +113,7 @@ def test_tokens_without_the_tensor_cores_are_served_by_dp4a(capsys: pytest.Captu
     text = capsys.readouterr().out
     assert "kernel mul_mat_q5_k_q8_g256_t2__multirow_native_r2\n" in text and "a ladder's rung of 2 columns" in text
     assert "x comes from quantize_activation_q8_g256_q5_k__warp_block" in text
-    assert "mul_mat_q5_k_q8_g256_t8__ksplit_mma_native_w8\n      needs arch other than sm_75, not sm_75\n" in text
+    assert "mul_mat_q5_k_q8_g256_t8__ksplit_mma_native_w8\n      needs arch = sm_100, not sm_75\n" in text
     assert "mul_mat_q5_k_q8_g256_t4__multirow_native_r2\n      needs T in 3..4, not 2\n" in text
 
 

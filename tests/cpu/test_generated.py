@@ -45,11 +45,12 @@ def reported_cubins(*_: object, **__: object) -> Mapping[tuple[str, str], Any]:
             entries=tuple(
                 Resources(**{key: value for key, value in by_entry[entry, arch].items() if key != "arch"})
                 for entry in sorted(source.kernels)
+                if (entry, arch) in COMPILED
             ),
         )
         for plan, source in zip(MADE.plans, MADE.sources, strict=True)
         for arch in ARCHS
-        if (source.kernels[0], arch) in COMPILED
+        if any((kernel, arch) in COMPILED for kernel in source.kernels)
     }
 
 
@@ -90,13 +91,15 @@ def test_the_report_shows_no_spill_and_registers_for_the_promised_blocks() -> No
     limits = archs.load_archs()
     # entry -> threads that must fit a multiprocessor at once: __launch_bounds__(threads, blocks)
     promised: dict[str, int] = {}
+    paired: set[str] = set()  # rungs of which two CTAs share a multiprocessor of sm_80 and sm_90
     for plan in MADE.plans:
         if isinstance(plan, MatvecPlan):
             promised |= {i.name: 32 * plan.warps * i.min_ctas for i in plan.instances}
         elif isinstance(plan, MultirowPlan):
             promised |= {i.name: 32 * i.warps * i.min_ctas for i in plan.instances}
         elif isinstance(plan, KsplitPlan):
-            promised |= {r.name: 32 * r.warps * r.min_ctas for r in plan.rungs}
+            promised |= {r.name: 32 * r.warps for r in plan.rungs}
+            paired |= {r.name for r in plan.rungs if r.min_ctas == 2}
         else:
             promised[plan.name] = 32 * plan.warps
     for row in rows():
@@ -104,7 +107,8 @@ def test_the_report_shows_no_spill_and_registers_for_the_promised_blocks() -> No
         assert row["spill_stores"] == row["spill_loads"] == row["stack_bytes"] == row["static_shared"] == 0, where
         arch = limits[row["arch"]]
         assert 0 < row["registers"] <= arch.max_registers_per_thread, where
-        assert row["registers"] * promised[row["entry"]] <= arch.registers_per_sm, where
+        ctas = 2 if row["entry"] in paired and row["arch"] in ("sm_80", "sm_90") else 1
+        assert row["registers"] * promised[row["entry"]] * ctas <= arch.registers_per_sm, where
 
 
 def test_kernels_compile_for_sm_90_without_spills_and_as_reported() -> None:
