@@ -11,8 +11,18 @@ import jinja2
 
 from qgen import paths
 from qgen.emit.ksplit import FragmentQuantizeKernel, ksplit_kernel
+from qgen.emit.ksplit_float import arrange_kernel, float_facts, float_kernel
 from qgen.errors import QgenError
-from qgen.plan import FragmentQuantizePlan, KsplitPlan, MatvecPlan, Plan, QuantizePlan, entries
+from qgen.plan import (
+    ArrangePlan,
+    FloatKsplitPlan,
+    FragmentQuantizePlan,
+    KsplitPlan,
+    MatvecPlan,
+    Plan,
+    QuantizePlan,
+    entries,
+)
 from qgen.plan.records import IntScale
 
 
@@ -117,6 +127,14 @@ def emit(plan: Plan) -> Source:
             plan=plan,
             order_rows=tuple(plan.order[i : i + 4] for i in range(0, len(plan.order), 4)),
         )
+    elif isinstance(plan, FloatKsplitPlan):
+        template = "ksplit_float.cu.j2"
+        subject = f"{plan.format} x {plan.layout.activation}"
+        kernel = float_kernel(plan, _header(plan, template, subject, float_facts(plan)))
+    elif isinstance(plan, ArrangePlan):
+        template = "arrange.cu.j2"
+        subject = f"to {plan.layout.activation} for {plan.format} fragments"
+        kernel = arrange_kernel(plan, _header(plan, template, subject, []))
     elif isinstance(plan, MatvecPlan):
         template, kernel = "matvec.cu.j2", _matvec(plan)
     else:

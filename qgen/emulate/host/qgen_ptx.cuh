@@ -15,6 +15,12 @@ inline uint8_t qgen_load_u8(const uint8_t* p, qgen_host::Site site = qgen_host::
     return *(const uint8_t*)qgen_host::read_global(p, 1, site);
 }
 
+inline uint16_t qgen_load_u16(const uint16_t* p, qgen_host::Site site = qgen_host::Site::here()) {
+    uint16_t v;
+    __builtin_memcpy(&v, qgen_host::read_global(p, 2, site), 2);
+    return v;
+}
+
 inline uint32_t qgen_load_u32(const void* p, qgen_host::Site site = qgen_host::Site::here()) {
     uint32_t v;
     __builtin_memcpy(&v, qgen_host::read_global(p, 4, site), 4);
@@ -128,3 +134,5 @@ inline void qgen_mma_k16_unsigned(int (&d)[4], uint32_t a0, uint32_t a1, uint32_
                                   qgen_host::Site site = qgen_host::Site::here()) {
     qgen_host::mma<1, true>("qgen_mma_k16_unsigned", d, {a0, a1}, {b0}, site);
 }
+
+#include "floats.hpp"
