@@ -71,7 +71,7 @@ class _Read:
     @property
     def count(self) -> int:
         """Blocks of a row."""
-        return self.codes.shape[1]
+        return int(self.codes.shape[1])
 
 
 def mul_mat(format: Format, packed: Packed, x: F32, activation: str) -> F32:

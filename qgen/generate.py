@@ -10,7 +10,7 @@ from pathlib import Path
 from qgen import archs, build, dispatch, paths, tree
 from qgen.emit import Source, emit
 from qgen.errors import QgenError
-from qgen.plan import FragmentQuantizePlan, KsplitPlan, Plan, plan_all
+from qgen.plan import MatvecPlan, Plan, QuantizePlan, plan_all
 from qgen.spec import load_formats
 
 RESOURCES = "resources.json"
@@ -96,7 +96,7 @@ def compile_sources(
     # What needs instructions that an architecture lacks is not compiled for it; the dispatch never sends it there.
     groups: dict[tuple[str, ...], list[tuple[str, str]]] = {}
     for plan, source in zip(made.plans, made.sources, strict=True):
-        requires = plan.requires if isinstance(plan, KsplitPlan | FragmentQuantizePlan) else ()
+        requires = () if isinstance(plan, MatvecPlan | QuantizePlan) else plan.requires
         able = tuple(a.name for a in targets if all(getattr(a.instructions, need) for need in requires))
         groups.setdefault(able, []).append((plan.file, source.text))
     for able, items in groups.items():

@@ -7,10 +7,10 @@ from typing import TypeVar
 from qgen.dispatch.request import Request
 from qgen.dispatch.table import lookup
 from qgen.errors import QgenError
-from qgen.plan import Instance, MatvecPlan, Rung, plan_ksplit
+from qgen.plan import FloatRung, Instance, MatvecPlan, Rung, plan_ksplit, plan_ksplit_float
 from qgen.spec import Format
 
-V = TypeVar("V", Instance, Rung)
+V = TypeVar("V", Instance, Rung, FloatRung)
 
 
 def routed_instance(plan: MatvecPlan, rows: int, columns: int, arch: str, policy: str = "fastest") -> Instance:
@@ -33,6 +33,20 @@ def routed_rung(format: Format, rows: int, columns: int, tokens: int, arch: str,
     return _routed(format.name, format.activation or "none", rungs, tokens, rows, columns, arch, policy)
 
 
+def routed_float(
+    format: Format, activation: str, rows: int, columns: int, tokens: int, arch: str, policy: str = "fastest"
+) -> FloatRung:
+    """The rung for `tokens` tokens of activation class "f16" or "bf16", and a weight of `rows` x `columns` on `arch`.
+
+    Raises QgenError with the reason of a refusal.
+    """
+    try:
+        rungs: tuple[FloatRung, ...] = plan_ksplit_float(format, activation).rungs
+    except QgenError:  # the dispatch has better words for a format without a ladder
+        rungs = ()
+    return _routed(format.name, activation, rungs, tokens, rows, columns, arch, policy)
+
+
 def _routed(
     format: str, activation: str, variants: tuple[V, ...], tokens: int, rows: int, columns: int, arch: str, policy: str
 ) -> V:
@@ -47,5 +61,6 @@ def _routed(
         found=decision.reason or f"kernel {decision.kernel}, which this plan does not make",
         allowed="a request that the dispatch serves",
         next=f"qgen explain --op mul_mat --format {format} --arch {arch} -T {tokens} -N {rows} -K {columns}"
+        + f" --activation {activation}"
         + ("" if policy == "fastest" else f" --policy {policy}"),
     )

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from qgen.plan.refuse import refuse
 from qgen.plan.terms import FLOAT_READERS, code_field
-from qgen.spec import Activation, Field, Format, load_activation
+from qgen.spec import Field, Format, load_activation
 
-CLASSES = ("f16", "bf16")  # activation classes; the names of their files in specs/activations
+CLASSES = ("bf16", "f16")  # activation classes; the names of their files in specs/activations
 STEP = 16  # products of one tensor-core instruction
 SLICES = 16
 
@@ -48,9 +48,10 @@ class FloatContract:
 def float_contract(format: Format, activation: str) -> FloatContract:
     """The contract of `format` with activations of a class. Raises QgenError (stage "plan") where it has none."""
     codes = code_field(format)
-    chosen = float_activation(activation)
+    if activation not in CLASSES or load_activation(activation).kind != "float":
+        refuse(format, f"activation {activation}", f"a class of float activations: {', '.join(CLASSES)}")
     return FloatContract(
-        activation=chosen.name,
+        activation=activation,
         group=group_of(format, codes),
         slices=SLICES,
         terms=tuple(
@@ -59,13 +60,6 @@ def float_contract(format: Format, activation: str) -> FloatContract:
             for t in format.terms
         ),
     )
-
-
-def float_activation(name: str) -> Activation:
-    """The activation of a class. Raises QgenError for a name that is none."""
-    activation = load_activation(name)
-    assert activation.kind == "float" and name in CLASSES, f"{name} is no class of float activations"
-    return activation
 
 
 def group_of(format: Format, codes: Field) -> int:

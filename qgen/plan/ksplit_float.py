@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, replace
 
-from qgen.plan.float_contract import FloatContract, float_activation, float_contract, group_of
+from qgen.plan.float_contract import FloatContract, float_contract, group_of
 from qgen.plan.ksplit import LANES, SHARED_LIMIT
 from qgen.plan.lanes import LaneProgram, Names, plan_lanes
 from qgen.plan.matvec import PIECE, Launch, four, table_words
@@ -32,10 +32,10 @@ LADDER = ((8, 1), (16, 1), (32, 1), (8, 2), (16, 2), (32, 2))  # columns and row
 class FloatFragments:
     """Activations of a class in the order tensor-core fragments want them, eight tokens a column tile.
 
-    Planes, in order, each [column tile][block] and then: values, two bytes each, [piece][8 tokens][4 threads][8], which
-    are the elements of code words 2 piece and 2 piece + 1; sums f32 [groups][8], where a term needs them.
-    `words[t][j]` lists the four elements of code word j of thread t, which is step j of the contract; `block` stands for
-    an empty place, whose value is 0.
+    Planes, in order, each [column tile][block] and then: values, two bytes each, [piece][8 tokens][4 threads][8],
+    which are the elements of code words 2 piece and 2 piece + 1; sums f32 [groups][8], where a term needs them.
+    `words[t][j]` lists the four elements of code word j of thread t, which is step j of the contract; `block` stands
+    for an empty place, whose value is 0.
     """
 
     name: str
@@ -79,6 +79,7 @@ class FloatRung:
     """One compiled instance: its column capacity and launch shape."""
 
     name: str
+    activation: str
     columns: int
     column_tiles: int
     row_tiles: int
@@ -156,7 +157,7 @@ def plan_ksplit_float(format: Format, activation: str) -> FloatKsplitPlan:
 
     Raises QgenError (stage "plan") with the reason if there is none.
     """
-    agreed = float_contract(format, float_activation(activation).name)
+    agreed = float_contract(format, activation)
     flat, planes = as_blocks(format)
     codes = code_field(flat)
     group = group_of(flat, codes)
@@ -256,6 +257,7 @@ def _convert(format: Format, codes: Field, activation: str, table: tuple[int, ..
     if signed and not apart:  # bytes counted from -128
         flip, add = "0x80808080u", add - 128 * mul
     one = _bits(activation, 1)
+    steps: tuple[tuple[str, str], ...]
     if apart:
         steps = () if (mul, add) == (1, 0) else ((_bits(activation, mul), _bits(activation, add)),)
     elif mul == 1:
@@ -322,6 +324,7 @@ def _rung(
         stages -= 1
     return FloatRung(
         name=f"{stem}_t{columns}__ksplit_mma_native_r{row_tiles}w{WARPS}",
+        activation=agreed.activation,
         columns=columns,
         column_tiles=tiles,
         row_tiles=row_tiles,
@@ -333,7 +336,7 @@ def _rung(
         planes=tuple(staged),
         stage_bytes=at,
         shared_bytes=stages * at + WARPS * columns * (rows + 4) * 4 + PIECE,
-        min_ctas=2 if row_tiles * tiles <= 2 else 1,
+        min_ctas=2 if row_tiles == 1 and tiles <= 2 else 1,
     )  # the last word of a block may look 4 bytes ahead
 
 

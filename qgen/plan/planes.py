@@ -27,6 +27,11 @@ class StagedPlane:
     alignment: int
     first: int
 
+    @property
+    def whole(self) -> bool:
+        """Whether any number of blocks is whole aligned pieces of 16 bytes."""
+        return self.alignment == 16 and self.bytes % 16 == 0
+
 
 @dataclass(frozen=True)
 class PlanedWords:

@@ -44,6 +44,26 @@ __device__ __forceinline__ uint32_t qgen_signed_bf16(uint32_t widened) {
 
 // ---- the K-split ----------------------------------------------------------------------------------------------
 
+// The warps of a CTA copy `bytes` bytes of each of `tile_rows` rows from row `first` on to slots of slot_bytes, rows dealt
+// to the warps; rows from `rows` on are left out. `whole`: every row's bytes are whole aligned pieces of 16. One row after
+// the other: unrolled, this would be most of a kernel's text.
+template <int warps, int tile_rows, int pieces, int slot_bytes, bool whole>
+__device__ __forceinline__ void qgen_stage_plane(uint8_t* slots, const uint8_t* start, int64_t row_stride, int first, int rows,
+                                                 int bytes, int warp, int lane) {
+#pragma unroll 1
+    for (int slot = warp; slot < tile_rows && first + slot < rows; slot += warps) {
+        const uint8_t* begin = start + (first + slot) * row_stride;
+        if constexpr (whole) {
+#pragma unroll
+            for (int piece = 0; piece < pieces; piece += 32)
+                if (16 * (piece + lane) < bytes)
+                    qgen_copy16(slots + slot * slot_bytes + 16 * (piece + lane), begin + 16 * (piece + lane));
+        } else {
+            qgen_stage_bytes<pieces>(slots + slot * slot_bytes, begin, bytes, lane);
+        }
+    }
+}
+
 // The slices that the next stage adds to come first in `sum`: `by` of them move behind the others, in a circle. Where the
 // circle stops does not matter: halving adds the same pairs from any place of it.
 template <int by, int slices, int values>

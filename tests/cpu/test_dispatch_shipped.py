@@ -18,7 +18,7 @@ from qgen.dispatch import Request, table
 from qgen.dispatch.checks import launch_faults
 from qgen.dispatch.proof import KINDS, Proof
 from qgen.errors import QgenError
-from qgen.plan import FragmentQuantizePlan, KsplitPlan, MatvecPlan, plan_all
+from qgen.plan import MatvecPlan, QuantizePlan, entries, plan_all
 from qgen.spec import Format, load_formats
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -63,12 +63,10 @@ def test_nothing_is_planned_for_generation_that_is_not_reached(proof: Proof) -> 
     for plan in kept:
         if isinstance(plan, MatvecPlan):
             names |= {instance.name for instance in plan.instances}
-        elif isinstance(plan, KsplitPlan):
-            ladder |= {rung.name for rung in plan.rungs}
-        elif isinstance(plan, FragmentQuantizePlan):
-            ladder.add(plan.name)
-        else:
+        elif isinstance(plan, QuantizePlan):
             names.add(plan.name)
+        else:
+            ladder |= set(entries(plan))
     assert names | ladder == set(proof.reached)
     every = set(load_archs())
     assert all(archs == every - ({"sm_75"} if name in ladder else set()) for name, archs in proof.reached.items())

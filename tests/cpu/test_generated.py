@@ -15,7 +15,7 @@ from qgen import archs, build, dispatch, generate, tree
 from qgen.build.resources import Resources
 from qgen.cli import main
 from qgen.errors import QgenError
-from qgen.plan import FragmentQuantizePlan, KsplitPlan, MatvecPlan, entries
+from qgen.plan import FloatKsplitPlan, FragmentQuantizePlan, KsplitPlan, MatvecPlan, entries
 
 MADE = generate.generate()
 ENTRIES = {entry for source in MADE.sources for entry in source.kernels}
@@ -94,7 +94,7 @@ def test_the_report_shows_no_spill_and_registers_for_the_promised_blocks() -> No
     for plan in MADE.plans:
         if isinstance(plan, MatvecPlan):
             promised |= {i.name: 32 * plan.warps * i.min_ctas for i in plan.instances}
-        elif isinstance(plan, KsplitPlan):
+        elif isinstance(plan, KsplitPlan | FloatKsplitPlan):
             promised |= {r.name: 32 * r.warps * r.min_ctas for r in plan.rungs}
         else:
             promised[plan.name] = 32 * plan.warps

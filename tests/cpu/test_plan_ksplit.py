@@ -13,9 +13,12 @@ from ksplit_formats import MADE_UP
 from qgen import contract
 from qgen.errors import QgenError
 from qgen.plan import (
+    ArrangePlan,
     FragmentQuantizePlan,
     KsplitPlan,
     MatvecPlan,
+    QuantizePlan,
+    entries,
     launch_ksplit,
     launch_quantize_fragments,
     plan_all,
@@ -50,12 +53,11 @@ def test_what_has_a_matvec_has_a_ladder() -> None:
 
 def test_names_are_injective() -> None:
     files = [plan.file for plan in PLANS]
-    entries = [rung.name for plan in LADDERS.values() for rung in plan.rungs]
-    entries += [instance.name for plan in PLANS if isinstance(plan, MatvecPlan) for instance in plan.instances]
-    entries += [plan.name for plan in PLANS if not isinstance(plan, MatvecPlan | KsplitPlan)]
-    layouts = [plan.layout.name for plan in PLANS if not isinstance(plan, MatvecPlan | KsplitPlan)]
-    for names in (files, entries, layouts):
-        assert len(set(names)) == len(names)
+    names = [name for plan in PLANS for name in entries(plan)]
+    convert = FragmentQuantizePlan | QuantizePlan | ArrangePlan
+    layouts = [plan.layout.name for plan in PLANS if isinstance(plan, convert)]
+    for found in (files, names, layouts):
+        assert len(set(found)) == len(found)
 
 
 @each_ladder
