@@ -14,14 +14,22 @@ import numpy as np
 
 from qgen import emit
 from qgen.bench import floors, peers
-from qgen.bench.cases import Case, candidates, cases, choose_formats, ladder_candidates, parse_shape
+from qgen.bench.cases import (
+    Case,
+    candidates,
+    cases,
+    choose_formats,
+    ladder_candidates,
+    of_activation,
+    parse_shape,
+)
 from qgen.bench.machine import Machine
-from qgen.bench.matvec import F32, Operands, Runnable, difference, make, pattern
+from qgen.bench.matvec import F32, Operands, Runnable, difference, fill, make, pattern
 from qgen.bench.protocol import Rotation, measure, rotation
 from qgen.bench.records import Report, Row, Times
 from qgen.bench.session import beside_peers, close, loaded_state, make_row, opened
 from qgen.errors import QgenError
-from qgen.plan import MAX_TOKENS, KsplitPlan, Plan, plan_all
+from qgen.plan import CLASSES, MAX_TOKENS, FloatKsplitPlan, KsplitPlan, Plan, plan_all
 from qgen.progress import progress
 from qgen.spec import load_formats
 
@@ -33,16 +41,28 @@ _SWEEP = re.compile(r"(\d+)(?::(\d+)(?::(\d+))?)?")
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What to run. Empty formats or shapes: all formats with a ladder, SHAPES; sweep: see `parse_sweep`."""
+    """What to run. Empty formats or shapes: all formats with a ladder, SHAPES; sweep: see `parse_sweep`.
+
+    activation: "f16", "bf16", or "" for int8 as each format's file says
+    """
 
     formats: Sequence[str] = ()
     shapes: Sequence[str] = ()
     sweep: str = SWEEP
     passes: int = PASSES
+    activation: str = ""
     label: str = ""
     command: str = ""
 
     def __post_init__(self) -> None:
+        if self.activation and self.activation not in CLASSES:
+            raise QgenError(
+                stage="bench",
+                subject="--activation",
+                found=repr(self.activation),
+                allowed=", ".join(CLASSES),
+                next="leave it out for the int8 activation that each format names",
+            )
         if self.passes < 1:
             raise QgenError(
                 stage="bench",
@@ -82,11 +102,11 @@ def bench_ladder(options: Options, machine: Machine, *, show_progress: bool = Tr
     """
     sweep = parse_sweep(options.sweep)
     formats = load_formats()
-    plans, _ = plan_all(formats)
-    ladders = [plan for plan in plans if isinstance(plan, KsplitPlan)]
+    plans = of_activation(plan_all(formats)[0], options.activation)
+    ladders = [plan for plan in plans if isinstance(plan, KsplitPlan | FloatKsplitPlan)]
     chosen = choose_formats(options.formats or [plan.format for plan in ladders], formats, plans)
     shapes = [parse_shape(text) for text in options.shapes or SHAPES]
-    todo, skipped = cases(chosen, shapes, (sweep[-1],))
+    todo, skipped = cases(chosen, shapes, (sweep[-1],), options.activation)
     if not todo:
         raise QgenError(
             stage="bench",
@@ -104,7 +124,7 @@ def bench_ladder(options: Options, machine: Machine, *, show_progress: bool = Tr
     machine.compile({floors.FILE: floors.text(), **texts})
     table = peers.load()
     report.peers_device = table.device
-    turns = {case: rotation(case.weight_bytes, case.format.bytes, machine.facts.l2_bytes) for case in todo}
+    turns = {case: rotation(case.placed.total, _unit(case), machine.facts.l2_bytes) for case in todo}
     buffer = machine.filled(max(turn.nbytes for turn in turns.values()))
     rulers = floors.Rulers(machine)
     report.no_chain = rulers.no_chain
@@ -112,7 +132,7 @@ def bench_ladder(options: Options, machine: Machine, *, show_progress: bool = Tr
         for number, case in enumerate(todo):
             try:
                 blocks = pattern(case.format)
-                machine.repeat(buffer, blocks)
+                fill(machine, buffer, case, turns[case], blocks)
                 if number == 0:
                     rulers.check(buffer, min(floors.CHECKED, max(turn.nbytes for turn in turns.values())))
                 one = Sweep(machine, case, buffer, turns[case], sweep, plans)
@@ -126,6 +146,11 @@ def bench_ladder(options: Options, machine: Machine, *, show_progress: bool = Tr
             step()
     close(report)
     return report
+
+
+def _unit(case: Case) -> int:
+    """Copies begin on whole blocks, so that a repeating pattern fills all alike; planes are filled one by one."""
+    return 1 if case.format.split else case.format.bytes
 
 
 class Sweep:
@@ -154,8 +179,7 @@ class Sweep:
         for token, x in enumerate(self.widest.host_x):
             operands.x = self.machine.put(x[None])
             results[token] = runnable.result()[0]
-        sample = self.widest.sample
-        return results, difference(results[:, sample], self.widest.wanted(), sample)
+        return results, self.widest.judge(results[:, self.widest.sample])
 
     def measure(self, rulers: floors.Rulers, passes: int) -> tuple[list[Row], Any]:
         """The rows, token count by token count, and a graph that keeps the device at work."""

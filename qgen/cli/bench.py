@@ -59,6 +59,9 @@ def _add_ladder(kinds: Any) -> None:
         metavar="NAME",
         help="a format (repeatable; default: all with a ladder)",
     )
+    kind.add_argument(
+        "--activation", default="", metavar="CLASS", help="f16 or bf16 (default: int8, as the format's file says)"
+    )
     kind.add_argument("--n", type=int, default=None, metavar="N", help="rows; with --k, in place of --shape")
     kind.add_argument("--k", type=int, default=None, metavar="K", help="columns")
     kind.add_argument(
@@ -131,6 +134,7 @@ def run_ladder(args: argparse.Namespace) -> int:
         shapes=[*args.shape, *([f"{args.n}x{args.k}"] if args.n is not None else [])],
         sweep=args.sweep,
         passes=args.repeat,
+        activation=args.activation,
         label=args.label,
         command=shlex.join(["qgen", *sys.argv[1:]]),
     )

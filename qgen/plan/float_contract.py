@@ -10,7 +10,7 @@ from qgen.spec import Field, Format, load_activation
 
 CLASSES = ("bf16", "f16")  # activation classes; the names of their files in specs/activations
 STEP = 16  # products of one tensor-core instruction
-SLICES = 16
+SLICES = 8
 
 
 @dataclass(frozen=True)

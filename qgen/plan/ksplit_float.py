@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, replace
 
-from qgen.plan.float_contract import FloatContract, float_contract, group_of
+from qgen.plan.float_contract import SLICES, FloatContract, float_contract, group_of
 from qgen.plan.ksplit import LANES, SHARED_LIMIT
 from qgen.plan.lanes import LaneProgram, Names, plan_lanes
 from qgen.plan.matvec import PIECE, Launch, four, table_words
@@ -22,7 +22,7 @@ from qgen.plan.terms import code_field, code_offset, plan_terms, scale_fields
 from qgen.spec import Field, Format
 
 PIECE_WORDS = 2  # code words whose activations a thread loads at once: 16 bytes
-WARPS = 8
+WARPS = SLICES  # a slice each
 STAGE_ELEMENTS = 2048  # of a row: what is done about a stage is spread over so many
 STAGE_LIMIT = 40 * 1024  # bytes of a stage: two of them and two CTAs fit every architecture since sm_80
 LADDER = ((8, 1), (16, 1), (32, 1), (8, 2), (16, 2), (32, 2))  # columns and row tiles of the instances there can be
@@ -85,8 +85,7 @@ class FloatRung:
     row_tiles: int
     warps: int
     stage_blocks: int  # blocks of a stage, all warps
-    warp_blocks: int  # of which each warp takes this many
-    substeps: int  # slices a warp owns
+    warp_blocks: int  # of which each warp takes this many, one after the other
     stages: int
     planes: tuple[PlaneStage, ...]
     stage_bytes: int
@@ -183,7 +182,9 @@ def plan_ksplit_float(format: Format, activation: str) -> FloatKsplitPlan:
     )
     stem = f"mul_mat_{format.name.lower()}_{activation}"
     run = max((load.count for load in program.loads), default=1)
-    legal = (_rung(planes, format.block, agreed, stem, columns, tiles, run) for columns, tiles in LADDER)
+    # Integer scales take registers: 16 columns would spill with two CTAs a multiprocessor.
+    paired = 8 if any(scaled) else 16
+    legal = (_rung(planes, format.block, agreed, stem, columns, tiles, run, paired) for columns, tiles in LADDER)
     rungs = tuple(rung for rung in legal if rung.shared_bytes <= SHARED_LIMIT)
     if not {columns for columns, _ in LADDER} <= {rung.columns for rung in rungs}:
         refuse(
@@ -301,10 +302,10 @@ def _rung(
     columns: int,
     row_tiles: int,
     run: int,
+    paired: int,
 ) -> FloatRung:
-    """run: words of the longest load."""
+    """run: words of the longest load; paired: columns up to which two CTAs share a multiprocessor's registers."""
     tiles, rows = columns // 8, 16 * row_tiles
-    substeps = agreed.slices // WARPS
     block_bytes = sum(plane.bytes for plane in planes)
     warp_blocks = max(1, STAGE_ELEMENTS // (WARPS * block))
     while warp_blocks > 1 and rows * WARPS * warp_blocks * block_bytes > STAGE_LIMIT:
@@ -331,12 +332,11 @@ def _rung(
         warps=WARPS,
         stage_blocks=WARPS * warp_blocks,
         warp_blocks=warp_blocks,
-        substeps=substeps,
         stages=stages,
         planes=tuple(staged),
         stage_bytes=at,
         shared_bytes=stages * at + WARPS * columns * (rows + 4) * 4 + PIECE,
-        min_ctas=2 if row_tiles == 1 and tiles <= 2 else 1,
+        min_ctas=2 if row_tiles == 1 and columns <= paired else 1,
     )  # the last word of a block may look 4 bytes ahead
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cache
@@ -49,8 +48,10 @@ class Bound(ABC):
         self.device = device
         # The sizes the kernels expect: int64 strides, int32 counts.
         self._blocks = np.int32(weight.columns // weight.format.block)
-        spans = ((weight.data[span.offset :], np.int64(span.row_stride)) for span in weight.planes)
-        self._leading = (*itertools.chain(*spans), np.int32(weight.rows), self._blocks)
+        planes: list[Any] = []
+        for span in weight.planes:
+            planes += [weight.data[span.offset :] if span.offset else weight.data, np.int64(span.row_stride)]
+        self._leading = (*planes, np.int32(weight.rows), self._blocks)
 
     @property
     def workspace_bytes(self) -> int:

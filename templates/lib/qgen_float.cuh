@@ -64,38 +64,18 @@ __device__ __forceinline__ void qgen_stage_plane(uint8_t* slots, const uint8_t* 
     }
 }
 
-// The slices that the next stage adds to come first in `sum`: `by` of them move behind the others, in a circle. Where the
-// circle stops does not matter: halving adds the same pairs from any place of it.
-template <int by, int slices, int values>
-__device__ __forceinline__ void qgen_turn(float (&sum)[slices][values]) {
-    if constexpr (by < slices) {
-#pragma unroll
-        for (int i = 0; i < values; ++i) {
-            float moved[slices];
-#pragma unroll
-            for (int s = 0; s < slices; ++s) moved[s] = sum[(s + by) % slices][i];
-#pragma unroll
-            for (int s = 0; s < slices; ++s) sum[s][i] = moved[s];
-        }
-    }
-}
-
-// Adds the slices of all warps and writes y. Value 4 * (column_tiles * r + n) + i of a thread belongs to row
-// 16 r + g + 8 (i / 2) and token 8 n + 2t + i % 2 of the CTA's tile. `partial` has room for warps * 8 * column_tiles
+// Adds the slices, of which each warp has one, and writes y. Value 4 * (column_tiles * r + n) + i of a thread belongs to
+// row 16 r + g + 8 (i / 2) and token 8 n + 2t + i % 2 of the CTA's tile. `partial` has room for warps * 8 * column_tiles
 // columns of 16 * row_tiles + 4 floats, a stride that keeps threads out of each other's banks.
-template <int warps, int row_tiles, int column_tiles, int slices>
-__device__ __forceinline__ void qgen_store_tile(float (&sum)[slices][4 * row_tiles * column_tiles], float* partial,
+template <int warps, int row_tiles, int column_tiles>
+__device__ __forceinline__ void qgen_store_tile(const float (&sum)[4 * row_tiles * column_tiles], float* partial,
                                                 float* y, int64_t y_stride, int rows_left, int tokens_left) {
     constexpr int rows = 16 * row_tiles, columns = 8 * column_tiles, stride = rows + 4;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
-    // A warp's own slices first, then those of the warps, always s and s + h.
 #pragma unroll
     for (int i = 0; i < 4 * row_tiles * column_tiles; ++i) {
-        float own[slices];
-#pragma unroll
-        for (int s = 0; s < slices; ++s) own[s] = sum[s][i];
         const int row = i / (4 * column_tiles) * 16 + g + i % 4 / 2 * 8, column = i / 4 % column_tiles * 8 + 2 * t + i % 2;
-        partial[(warp * columns + column) * stride + row] = qgen_halving_sum<slices>(own);
+        partial[(warp * columns + column) * stride + row] = sum[i];
     }
     __syncthreads();
     for (int i = threadIdx.x; i < rows * columns; i += 32 * warps) {

@@ -100,12 +100,12 @@ def test_the_command_of_the_design(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("changes", "turn", "because", "gate", "kernel", "nearest"),
     [
-        (["-T", "65529"], "T >= 65529", "kernels of Q5_K take at most 65528 tokens", 6, "t32", "T = 65528"),
+        (["-T", "65529"], "T >= 65529", "kernels of Q5_K take at most 65528 tokens", 7, "t32", "T = 65528"),
         (
             ["--arch", "sm_75"],
             "arch = sm_75",
             "kernels for T > 1 multiply int8 on tensor cores",
-            5,
+            6,
             "t8",
             "arch = sm_80",
         ),
@@ -146,6 +146,7 @@ def test_a_served_request_in_text_and_json(capsys: pytest.CaptureFixture[str]) -
         "t8__ksplit_mma_native_w8",
         "t16__ksplit_mma_native_w8",
         "t32__ksplit_mma_native_w8",
+        *(f"mul_mat_q5_k_{rung}__ksplit_mma_native_r1w8" for rung in ("bf16_t8", "bf16_t16", "f16_t8")),
     ]
     assert cli.main(["explain", "--op", "mul_mat", "--format", "Q4_0", *DESIGN[4:6], "-N", "5120", "-K", "6144"]) == 0
     assert "mul_mat_q4_0_q8_g32_t1__matvec_native_r4_b32\n      needs N >= 8192, not 5120" in capsys.readouterr().out
