@@ -252,8 +252,6 @@ def _convert(format: Format, codes: Field, activation: str, table: tuple[int, ..
     reach = max(abs(mul * low + add), abs(mul * high + add))
     if reach > exact:
         refuse(format, f"codes that mean up to {reach}", f"at most {exact}, up to which {activation} is exact")
-    if not signed and high >= origin:
-        refuse(format, f"codes up to {high}", f"less than {origin}")
     flip, apart = "", signed and activation == "bf16"
     if signed and not apart:  # bytes counted from -128
         flip, add = "0x80808080u", add - 128 * mul

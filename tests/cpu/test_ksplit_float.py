@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from float_cases import cases, missing_codes, numbers, operands
 from float_checks import Float, arrange, check_arrange, compiled
-from ksplit_cases import DISTINCT, Case
+from ksplit_cases import DISTINCT, F32, U8, Case
 from ksplit_checks import same
 
 from qgen import contract_float, dispatch
@@ -85,7 +85,7 @@ def test_a_column_has_the_bits_of_a_call_with_it_alone(format: str, activation: 
             assert same(y, alone[numbers(tokens)]).all(), (rung.name, tokens)
 
 
-def arranged(plan: FloatKsplitPlan, x: np.ndarray[tuple[int, ...], np.dtype[np.float32]]) -> np.ndarray:  # type: ignore[type-arg]
+def arranged(plan: FloatKsplitPlan, x: F32) -> U8:
     """What the kernel in front of it writes, over bytes of 0xFF: NaN in any float."""
     convert = plan_arrange(plan)
     return arrange(compiled(convert), convert, x, narrow=False, fill=0xFF)[0]
