@@ -72,7 +72,7 @@ def check_conversion(format: Format, plan: FloatKsplitPlan) -> None:
         raw = np.arange(codes.levels if not codes.base else codes.base)
         stored = raw ^ code_flip(codes)
         signed = raw - (raw >= codes.levels // 2) * codes.levels if codes.signed else raw
-        meaning = codes.mul * signed + codes.add
+        meaning = np.asarray(codes.mul * signed + codes.add, dtype=np.float64)
     stored ^= int(plan.convert.flip[2:4], 16) if plan.convert.flip else 0
     value = stored.astype(np.float64)
     if plan.convert.signed:
