@@ -67,7 +67,7 @@ def kernels(own: Sequence[Row]) -> dict[str, list[Row]]:
 def _title(own: Sequence[Row]) -> str:
     first = own[0]
     floor = f", read floor {number(first.read_floor.us.median)} us" if first.read_floor else ""
-    return f"{first.format}, {first.shape.replace('x', ' x ')}, {first.weight_bytes / 1e6:.1f} MB{floor}"
+    return f"{first.operands}, {first.shape.replace('x', ' x ')}, {first.weight_bytes / 1e6:.1f} MB{floor}"
 
 
 def _head(own: Sequence[Row]) -> tuple[str, ...]:

@@ -51,7 +51,7 @@ def write_ladder(report: Report, folder: Path) -> list[str]:
     names = []
     for own in timed:
         figure = _ladder_plot(pyplot, own)
-        names.append(f"ladder_{own[0].format.lower()}_{own[0].shape}.png")
+        names.append(f"ladder_{own[0].operands.lower().replace(' x ', '_')}_{own[0].shape}.png")
         figure.savefig(folder / names[-1], dpi=110, bbox_inches="tight")
         pyplot.close(figure)
     return names
@@ -79,7 +79,7 @@ def _ladder_plot(pyplot: Any, own: Sequence[Row]) -> Any:
     for marker, (name, points) in zip("ovs^D*", peers.items(), strict=False):
         axes.plot(*zip(*points, strict=True), marker, color="gray", markersize=5, label=name)
     first = own[0]
-    axes.set(xlabel="tokens", ylabel="us a call, quantisation included", title=f"{first.format}, {first.shape}")
+    axes.set(xlabel="tokens", ylabel="us a call, quantisation included", title=f"{first.operands}, {first.shape}")
     axes.set_ylim(bottom=0)
     axes.grid(alpha=0.3)
     axes.legend(fontsize=7)

@@ -232,6 +232,7 @@ def make_row(case: Case, candidate: AnyCandidate, runnable: Runnable, problem: s
     grid = runnable.grids[1]
     return Row(
         format=case.format.name,
+        activation=case.activation,
         rows=case.shape.rows,
         columns=case.shape.columns,
         tokens=case.tokens,

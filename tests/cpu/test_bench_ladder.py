@@ -247,6 +247,7 @@ def test_float_activations_are_swept_and_compared_with_single_columns(format: st
     machine.facts = replace(machine.facts, l2_bytes=1)
     found = run(machine, formats=(format,), activation=activation, sweep="1,2,9", shapes=("19x768",))
     assert found.ok and not [row.problem for row in found.rows if row.problem]
+    assert f"{format} x {activation}, 19 x 768" in ladder_text.table(found)
     plan = plan_ksplit_float(FORMATS[format], activation)
     assert {row.kernel for row in found.rows} == {rung.name for rung in plan.rungs}
     routed = {row.tokens: row.kernel for row in found.routed()}
