@@ -1,9 +1,8 @@
-"""The machine of a benchmark, for CUDA: CuPy for memory, graphs and events, and the driver for dependent launches."""
+"""The machine of a benchmark, for CUDA: CuPy for memory, graphs and events."""
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -22,43 +21,9 @@ from qgen.run.device import (
     load_module,
     occupancy,
 )
+from qgen.run.launching import launch_dependent, why_not_dependent
 
-_STREAM_SERIALIZATION = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
 _SPARE = 1 << 30  # device memory left alone
-
-
-# ---- cuLaunchKernelEx, which CuPy does not offer; the layouts are cuda.h's --------------------------------------
-
-
-class _Attribute(ctypes.Structure):
-    _fields_ = [("id", ctypes.c_uint32), ("pad", ctypes.c_uint32), ("value", ctypes.c_uint64 * 8)]
-
-
-class _Config(ctypes.Structure):
-    _fields_ = [
-        ("grid", ctypes.c_uint32 * 3),
-        ("block", ctypes.c_uint32 * 3),
-        ("shared", ctypes.c_uint32),
-        ("stream", ctypes.c_void_p),
-        ("attributes", ctypes.POINTER(_Attribute)),
-        ("count", ctypes.c_uint32),
-    ]
-
-
-def pack_arguments(args: Sequence[Any]) -> tuple[list[ctypes.Array[ctypes.c_char]], Any]:
-    """Kernel arguments as the driver takes them: the bytes of each, and the array of pointers to those.
-
-    args: NumPy scalars, and arrays that have a device address (`.data.ptr`).
-    """
-    values = [
-        ctypes.create_string_buffer(arg.tobytes() if isinstance(arg, np.generic) else _address(arg)) for arg in args
-    ]
-    pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
-    return values, pointers
-
-
-def _address(array: Any) -> bytes:
-    return int(array.data.ptr).to_bytes(8, "little")
 
 
 class CudaMachine:
@@ -82,18 +47,7 @@ class CudaMachine:
             runtime=f"CUDA {self._driver_version} (driver) and {runtime.runtimeGetVersion()}, CuPy {cupy.__version__}",
         )
         self._stream = cupy.cuda.Stream(non_blocking=True)
-        self._libcuda: Any = None
-        self.why_no_chain = self._find_chain()
-
-    def _find_chain(self) -> str | None:
-        if not self.arch.instructions.pdl:
-            return f"{self.arch.name} has no programmatic dependent launch"
-        try:
-            self._libcuda = ctypes.CDLL("libcuda.so.1")
-            self._libcuda.cuLaunchKernelEx.restype = ctypes.c_int
-        except (OSError, AttributeError) as error:
-            return f"the driver offers no cuLaunchKernelEx: {error}"
-        return None
+        self.why_no_chain = why_not_dependent(self.arch)
 
     def compile(self, texts: Mapping[str, str]) -> None:
         toolkit = 12 if self._driver_version < 13000 else None  # as load_module chooses
@@ -148,36 +102,13 @@ class CudaMachine:
 
     def launch(self, kernel: Kernel, grid: Grid, args: Sequence[Any], *, chained: bool = False) -> None:
         extent = grid if isinstance(grid, tuple) else (grid, 1)
-        if chained and self._libcuda is not None:
-            self._launch_chained(kernel, extent, args)
+        if chained and self.why_no_chain is None:
+            launch_dependent(
+                kernel.function, kernel.entry, extent, kernel.threads, args, kernel.shared, self._stream.ptr
+            )
         else:
             with self._stream:
                 kernel.function(extent, (kernel.threads,), tuple(args), kernel.shared)
-
-    def _launch_chained(self, kernel: Kernel, extent: tuple[int, int], args: Sequence[Any]) -> None:
-        attribute = _Attribute(id=_STREAM_SERIALIZATION)
-        attribute.value[0] = 1
-        config = _Config(
-            grid=(*extent, 1),
-            block=(kernel.threads, 1, 1),
-            shared=kernel.shared,
-            stream=self._stream.ptr,
-            attributes=ctypes.pointer(attribute),
-            count=1,
-        )
-        values, pointers = pack_arguments(args)
-        status = self._libcuda.cuLaunchKernelEx(
-            ctypes.byref(config), ctypes.c_void_p(int(kernel.function.ptr)), pointers, None
-        )
-        del values  # the driver has copied them
-        if status:
-            raise QgenError(
-                stage="bench",
-                subject=kernel.entry,
-                found=f"cuLaunchKernelEx returns error {status}",
-                allowed="a dependent launch",
-                next="an earlier fault on this device may be the cause: run again under compute-sanitizer",
-            )
 
     def capture(self, issue: Callable[[int], None], launches: int) -> Any:
         with device_errors("a graph"), self._stream:

@@ -22,11 +22,10 @@ from qgen.progress import progress
 __all__ = ["OPTIONS", "Cubin", "Resources", "compile", "compile_all"]
 
 # No contraction of a * b + c: the arithmetic contract says which operations are fused, and the text writes those out.
-OPTIONS = ("-std=c++17", "--fmad=false", "--ptxas-options=-v")
+OPTIONS = ("-std=c++17", "--fmad=false", "--ptxas-options=-v", "--no-cache")
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', re.MULTILINE)
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _WARNING = re.compile(r"\bwarning ?[:#]")
-_ATTEMPTS = 4  # compilations before a missing report is believed
 _LOG_LINES = 12  # of a failed compilation, shown in the error
 
 
@@ -158,13 +157,9 @@ def compile_all(
 
 
 def _build(compiler: nvrtc.Compiler, request: cache.Request) -> cache.Stored:
-    for _ in range(_ATTEMPTS):
-        output = compiler.compile(
-            text=request.text, name=f"{request.name}.cu", headers=request.headers, options=request.options
-        )
-        # Beside other processes at work the compiler now and then loses ptxas's report, never the code.
-        if not output.cubin or "Compiling entry function" in output.log:
-            break
+    output = compiler.compile(
+        text=request.text, name=f"{request.name}.cu", headers=request.headers, options=request.options
+    )
 
     def refuse(found: str, allowed: str, next: str) -> QgenError:
         return QgenError(

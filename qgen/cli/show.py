@@ -119,7 +119,7 @@ def _print_layout(layout: ActivationLayout | FragmentLayout | FloatFragments) ->
         sums = f", {layout.groups} sum(s)" if layout.sums else ""
         shape = f"eight tokens a tile, {layout.pieces} x 16 bytes a thread, token and block{sums}"
     elif isinstance(layout, FragmentLayout):
-        shape = f"eight tokens a tile, {layout.chunks} x {4 * layout.piece_words} bytes a thread, token and block"
+        shape = f"eight tokens a tile, {layout.chunks} x 16 bytes a thread, token and bundle"
     else:
         shape = f"{layout.lanes} thread(s) a block, {layout.chunks} x 16 bytes each, {layout.sum_slots} sum(s)"
     print(f"layout    {layout.name}: activation {layout.activation}, {shape}")

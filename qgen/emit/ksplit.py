@@ -15,6 +15,7 @@ class Factor:
     """The float factors of one term and unit, multiplied left to right; one per row of the fragment."""
 
     name: str
+    block: int  # of the bundle
     floats: tuple[FloatScale, ...]
 
 
@@ -59,10 +60,10 @@ class Step:
 class Unit:
     """One float step of a block."""
 
-    index: int
+    index: int  # over the bundle
+    block: int  # of the bundle
     groups: tuple[Group, ...]
     scaled: bool
-    unit_sums: bool
     sum_products: tuple[SumProduct, ...]
     steps: tuple[Step, ...]
 
@@ -94,13 +95,14 @@ def ksplit_kernel(plan: KsplitPlan, header: tuple[str, ...]) -> KsplitKernel:
     factors = []
     units = []
     group_count = plan.groups // plan.units
-    for u in range(plan.units):
+    for index in range(plan.layout.units):
+        block, u = divmod(index, plan.units)
         steps = []
         products: dict[str, SumProduct] = {}  # by scale, which may serve the codes and the bare sums
         for i, (term, word) in enumerate(zip(plan.terms, plan.scale_words, strict=True)):
-            name = f"f{u}_{i}" if term.floats[u] else ""
+            name = f"f{index}_{i}" if term.floats[u] else ""
             if name:
-                factors.append(Factor(name=name, floats=term.floats[u]))
+                factors.append(Factor(name=name, block=block, floats=term.floats[u]))
             if word is not None and (not term.codes or plan.code_offset):
                 known = word.name in products and products[word.name].into_total
                 products[word.name] = SumProduct(
@@ -111,14 +113,14 @@ def ksplit_kernel(plan: KsplitPlan, header: tuple[str, ...]) -> KsplitKernel:
                 Step(
                     negative=term.negative,
                     factor=name,
-                    scale=u * plan.contract.unit // plan.layout.group,
+                    scale=index * plan.contract.unit // plan.layout.group,
                     integer=integer,
                 )
             )
         word = plan.scale_words[main]
         groups = tuple(
             Group(
-                pairs=plan.pairs[g],
+                pairs=tuple(_shifted(pair, block * plan.code_words) for pair in plan.pairs[g]),
                 scale=None
                 if word is None
                 else ByteUse(word.name, g // 4, g % 4, "signed" if word.signed else "unsigned"),
@@ -127,10 +129,10 @@ def ksplit_kernel(plan: KsplitPlan, header: tuple[str, ...]) -> KsplitKernel:
         )
         units.append(
             Unit(
-                index=u,
+                index=index,
+                block=block,
                 groups=groups,
                 scaled=word is not None,
-                unit_sums=plan.layout.sums and not plan.layout.packed_sums,
                 sum_products=tuple(products.values()),
                 steps=tuple(steps),
             )
@@ -144,3 +146,7 @@ def ksplit_kernel(plan: KsplitPlan, header: tuple[str, ...]) -> KsplitKernel:
         factors=tuple(factors),
         units=tuple(units),
     )
+
+
+def _shifted(pair: Pair, words: int) -> Pair:
+    return Pair(first=pair.first + words, second=pair.second + words if pair.second >= 0 else -1)

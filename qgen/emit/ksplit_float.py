@@ -8,7 +8,7 @@ from qgen.emit.ksplit import ByteUse
 from qgen.plan.arrange import ArrangePlan
 from qgen.plan.ksplit_float import PIECE_WORDS, FloatKsplitPlan
 from qgen.plan.planes import plane_of
-from qgen.plan.records import ByteDigits, FloatScale
+from qgen.plan.records import FloatScale
 from qgen.plan.scales import ScaleWord
 
 
@@ -66,8 +66,6 @@ class FloatKernel:
     header: tuple[str, ...]
     plan: FloatKsplitPlan
     rung_names: tuple[str, ...]
-    byte_steps: bool
-    back: tuple[str, ...]  # by plane: what brings the plan's addresses back to the plane's own
     scale_words: tuple[ScaleWord, ...]
     products: tuple[Product, ...]
     groups: tuple[Group, ...]
@@ -142,8 +140,6 @@ def float_kernel(plan: FloatKsplitPlan, header: tuple[str, ...]) -> FloatKernel:
         header=header,
         plan=plan,
         rung_names=tuple(f"T{rung.columns}R{rung.row_tiles}" for rung in plan.rungs),
-        byte_steps=any(isinstance(step, ByteDigits) for step in plan.steps),
-        back=tuple(f" - {plane.first}" if plane.first else "" for plane in plan.planes),
         scale_words=tuple(dict.fromkeys(w for w in plan.scale_words if w is not None)),
         products=tuple(products.values()),
         groups=tuple(groups),

@@ -1,9 +1,9 @@
 """Plans of the family `ksplit_mma`: op mul_mat, small T, int8 tensor cores, native storage.
 
-A CTA owns 16 output rows and up to 8 * `column_tiles` tokens; its warps split K. Each warp decodes the blocks it owns
-in registers, straight into the A fragments of mma.m16n8k32 (two code words a thread and row) or m16n8k16 (one), and
-keeps one float sum a slice of the contract. Slices are added in the contract's order, so that T = 1 and T = 96 give
-the bits of the mat-vec.
+A CTA owns 16 or more output rows and up to 8 * `column_tiles` tokens; eight warps split K. Each warp decodes the blocks
+it owns in registers, straight into the A fragments of mma.m16n8k32 (two code words a thread and row) or m16n8k16 (one),
+and keeps one float sum a slice of the contract. Slices are added in the contract's order, so that T = 1 and T = 96
+give the bits of the mat-vec.
 """
 
 from __future__ import annotations
@@ -20,54 +20,73 @@ from qgen.spec import Field, Format
 
 LANES = 4  # threads that share a row of a fragment
 ROWS = 16  # rows of a fragment
-STAGE_LIMIT = 40 * 1024  # bytes of a stage: two of them and two CTAs fit every architecture since sm_80
-SHARED_LIMIT = 99 * 1024  # what sm_86, sm_89 and sm_120 give a CTA
+SPLIT = 8  # warps that share rows, the blocks of K dealt to them in turn
+BUNDLE = 128  # elements a warp takes at once, of neighbouring turns where blocks are shorter
+LADDER = (8, 16, 32)  # column capacities worth having on the H200; more tokens tile over the grid's y
+STAGE_LIMIT = 28 * 1024  # bytes of a stage of 16 rows
+RING_LIMIT = 84 * 1024  # of all stages of 16 rows: with the partial sums two CTAs fit a multiprocessor of sm_90
+SHARED_LIMIT = 227 * 1024  # what sm_90 gives a CTA
+DENSE = 2.1  # bits a weight below which decoding takes longer than reading
 
 
 @dataclass(frozen=True)
 class FragmentLayout:
-    """Quantised activations in the order tensor-core fragments want them, eight tokens a column tile.
+    """Quantised activations in the order tensor-core fragments want them: a record a column tile and bundle of blocks.
 
-    Planes, in order, each [column tile][block] and then: codes int8 [chunk][8 tokens][4 threads][4 * piece_words];
-    scale f32 [scales][8]; sums, either int32 [units][8] or, for formats with integer sub-block scales, [8][4] pairs of
-    words: the low and high parts of four group sums, sum = low + 128 * high.
-    `words[t][j]` lists the four elements of activation word j of thread t; `block` stands for an empty slot.
+    A column tile is eight tokens. A bundle is what a warp takes at once: `bundle` blocks, SPLIT apart. Bundle u holds
+    blocks (u // SPLIT) * SPLIT * bundle + u % SPLIT + SPLIT * j, and the records lie as [column tile][bundle].
+    A record holds, in order, of thread t of a quad and token 2t or 2t + 1 of the tile:
+    codes  int8  [chunk][8 tokens][4 threads][16]        a token's four words a thread and chunk
+    scales f32   [4 threads][scales of the bundle][2 tokens]
+    starts int32 [units of the bundle][4 threads][4]     (if used) code offset * sum of the unit's codes, tokens 2t, 2t + 1, twice
+    sums   f32   [4 threads][units of the bundle][2]     (if used) sum of the unit's codes; or, for formats with integer
+                 [8 tokens][4 threads][2 words]          sub-block scales, low and high parts of four group sums,
+                                                         sum = low + 128 * high
+    `words[t][j]` lists the four elements of activation word j of thread t, counted over the bundle; `block` stands for
+    an empty slot. Tokens and blocks that only fill up have codes and sums 0; such blocks have scale -0.
     """
 
     name: str
     activation: str
     group: int
-    block: int
-    piece_words: int  # activation words a thread loads at once: 4, or 2 where a block has no more
+    block: int  # elements of a bundle
+    bundle: int
     chunks: int
     scales: int
     units: int
     sum_group: int  # elements of one stored sum
     packed_sums: bool
+    starts: int  # the code offset that the starts are multiplied by; 0 where there are none
     sums: bool
     words: tuple[tuple[tuple[int, int, int, int], ...], ...]
 
     @property
     def code_bytes(self) -> int:
-        """Bytes of codes of one block and column tile."""
-        return self.chunks * 32 * 4 * self.piece_words
+        """Bytes of the codes of a record; the scales follow."""
+        return self.chunks * 512
 
     @property
-    def sum_bytes(self) -> int:
-        """Bytes of sums of one block and column tile."""
-        return 0 if not self.sums else 256 if self.packed_sums else 32 * self.units
+    def starts_at(self) -> int:
+        """Byte offset of the starts in a record."""
+        return self.code_bytes + 32 * self.scales
 
-    def scale_offset(self, blocks: int, tokens: int) -> int:
-        """Byte offset of the scale plane."""
-        return -(-tokens // 8) * blocks * self.code_bytes
+    @property
+    def sums_at(self) -> int:
+        """Byte offset of the sums in a record."""
+        return self.starts_at + (64 * self.units if self.starts else 0)
 
-    def sums_offset(self, blocks: int, tokens: int) -> int:
-        """Byte offset of the sums plane."""
-        return self.scale_offset(blocks, tokens) + -(-tokens // 8) * blocks * self.scales * 32
+    @property
+    def record_bytes(self) -> int:
+        """Bytes of a record."""
+        return self.sums_at + (0 if not self.sums else 256 if self.packed_sums else 32 * self.units)
+
+    def bundles(self, blocks: int) -> int:
+        """Bundles of a row of `blocks` weight blocks."""
+        return blocks if self.bundle == 1 else -(-blocks // (SPLIT * self.bundle)) * SPLIT
 
     def bytes(self, blocks: int, tokens: int) -> int:
         """Bytes of the quantised activation of `tokens` tokens."""
-        return self.sums_offset(blocks, tokens) + -(-tokens // 8) * blocks * self.sum_bytes
+        return -(-tokens // 8) * self.bundles(blocks) * self.record_bytes
 
 
 @dataclass(frozen=True)
@@ -77,13 +96,16 @@ class Rung:
     name: str
     columns: int
     column_tiles: int
+    row_tiles: int  # fragments of rows a warp
+    rows: int  # of a CTA
     warps: int
     stage_blocks: int  # blocks of a stage, all warps
-    warp_blocks: int  # of which each warp takes this many
+    warp_bundles: int  # of which each warp takes this many bundles
     substeps: int  # slices a warp owns
     stages: int
     pieces: int
     slot_bytes: int
+    barriers_at: int  # byte offset of the ring's barriers in shared memory
     shared_bytes: int
     min_ctas: int
 
@@ -107,6 +129,8 @@ class KsplitPlan:
     file: str
     contract: Contract
     layout: FragmentLayout
+    early: bool  # registers allow to load activations ahead, where columns are few
+    split: int  # warps that share rows, the blocks of K dealt to them in turn
     block: int
     block_bytes: int
     alignment: int
@@ -115,6 +139,7 @@ class KsplitPlan:
     word_count: int
     code_words: int
     lane_constants: tuple[LaneConstant, ...]
+    origins: tuple[LaneConstant, ...]  # of a thread's addresses, counted from the block's start
     pairs: tuple[tuple[Pair, ...], ...]  # by group
     terms: tuple[TermPlan, ...]
     scale_words: tuple[ScaleWord | None, ...]  # by term
@@ -139,8 +164,6 @@ class KsplitPlan:
         """Bytes of quantised activation for `tokens` tokens of `blocks` weight blocks."""
         return self.layout.bytes(blocks, tokens)
 
-
-LADDER = (8, 16, 32)  # column capacities worth having on the H200; more tokens tile over the grid's y
 
 
 def plan_ksplit(format: Format) -> KsplitPlan:
@@ -174,29 +197,37 @@ def plan_ksplit(format: Format) -> KsplitPlan:
         for g in range(groups)
     )
     offset = code_offset(codes)
-    piece = 2 if len(program.code_words) <= 2 else 4
+    bundle = max(1, BUNDLE // format.block)
     layout = FragmentLayout(
         name=f"{activation.name}_{format.name.lower()}_fragments",
         activation=activation.name,
         group=activation_group,
-        block=format.block,
-        piece_words=piece,
-        chunks=-(-len(program.code_words) // piece),
-        scales=format.block // activation_group,
-        units=units,
+        block=bundle * format.block,
+        bundle=bundle,
+        chunks=-(-bundle * len(program.code_words) // 4),
+        scales=bundle * format.block // activation_group,
+        units=bundle * units,
         sum_group=group if packed else agreed.unit,
         packed_sums=packed,
-        sums=offset != 0 or any(codes.name not in t.factors for t in format.terms),
+        starts=0 if packed else offset,
+        sums=any(codes.name not in t.factors for t in format.terms) or (packed and offset != 0),
         words=tuple(
-            tuple(four(tuple(e if e >= 0 else format.block for e in w.elements[t])) for w in program.code_words)
+            tuple(
+                four(tuple(e + j * format.block if e >= 0 else bundle * format.block for e in w.elements[t]))
+                for j in range(bundle)
+                for w in program.code_words
+            )
             for t in range(LANES)
         ),
     )
     stem = f"mul_mat_{format.name.lower()}_{agreed.activation}"
     # 16 integer scales a block and row take 8 registers a thread: 16 columns would spill with two CTAs an SM.
     paired = 8 if packed and groups > 8 else 16
+    # Two row tiles a warp would spill at 32 columns where there are scales and sums, or many float steps, besides.
+    crowded = groups > 8 and len(terms) > 1 if packed else layout.units * layout.chunks > 8 or layout.units > 4
+    doubled = 16 if crowded else 32
     run = max((load.count for load in program.loads), default=1)
-    rungs = tuple(_rung(format, agreed, stem, columns, run, paired) for columns in LADDER)
+    rungs = tuple(_rung(format, agreed, stem, c, run, c <= paired, 2 if paired < c <= doubled else 1, bundle) for c in LADDER)
     widest = max(rung.shared_bytes for rung in rungs)
     if widest > SHARED_LIMIT:
         refuse(
@@ -212,6 +243,8 @@ def plan_ksplit(format: Format) -> KsplitPlan:
         file=f"{stem}__ksplit_mma_native",
         contract=agreed,
         layout=layout,
+        early=not packed or groups <= 8,
+        split=SPLIT,
         block=format.block,
         block_bytes=format.bytes,
         alignment=format.alignment,
@@ -220,6 +253,7 @@ def plan_ksplit(format: Format) -> KsplitPlan:
         word_count=program.word_count,
         code_words=len(program.code_words),
         lane_constants=tuple(names.constants.values()),
+        origins=tuple(names.origins.values()),
         pairs=pairs,
         terms=terms,
         scale_words=words,
@@ -261,15 +295,19 @@ def _check_scales(format: Format, codes: Field, groups: int, scaled: list[list[F
             refuse(format, f"codes times {codes.mul:g} under integer scales", "codes times 1 there")
 
 
-def _rung(format: Format, agreed: Contract, stem: str, columns: int, run: int, paired: int) -> Rung:
-    """run: words of the longest load; paired: columns up to which two CTAs share a multiprocessor's registers."""
+def _rung(
+    format: Format, agreed: Contract, stem: str, columns: int, run: int, two: bool, row_tiles: int, bundle: int
+) -> Rung:
+    """run: words of the longest load; two: CTAs share a multiprocessor; row_tiles: fragments of rows a warp."""
     tiles = columns // 8
-    # One float sum a slice, row, column and thread: more warps own fewer slices each, so wide rungs use more warps.
-    warps = 8 if 4 * tiles * (agreed.slices // 8) <= 128 else 16
-    substeps = agreed.slices // warps
-    # All slices in one stage, so that the work around a stage is spread over many blocks; large blocks one at a time.
-    warp_blocks = substeps if ROWS * agreed.slices * format.bytes <= STAGE_LIMIT else 1
-    stage_blocks = warps * warp_blocks
+    rows = ROWS * row_tiles
+    substeps = agreed.slices // SPLIT
+    # As many slices in one stage as it has room for, so that the work around a stage is spread over many blocks.
+    room = STAGE_LIMIT // (ROWS * SPLIT * bundle * format.bytes)
+    warp_bundles = max(1, min(room, substeps // bundle))
+    while substeps % (warp_bundles * bundle):
+        warp_bundles -= 1
+    stage_blocks = SPLIT * bundle * warp_bundles
     step_bytes = stage_blocks * format.bytes
     ragged = 0 if step_bytes % PIECE == 0 and format.alignment == PIECE else PIECE - format.alignment
     pieces = -(-(step_bytes + ragged) // PIECE)
@@ -277,23 +315,27 @@ def _rung(format: Format, agreed: Contract, stem: str, columns: int, run: int, p
     slot = pieces * PIECE
     want = min(64, 16 * run)
     slot += (want - slot) % 128
-    reduction = warps * tiles * 8 * 20 * 4
-    stages = 4
-    while stages > 2 and (stages - 1) * ROWS * slot > STAGE_LIMIT:
-        stages -= 1
+    # Four stages keep memory busy. More requests in flight than it needs keep the activation's waiting, so one stage
+    # fewer where decoding is what takes the time: for dense formats and for many columns.
+    most = 3 if not two or 8 * format.bytes <= DENSE * format.block else 4
+    stages = max(3, min(most, RING_LIMIT // (ROWS * slot)))
+    barriers = stages * rows * slot + SPLIT * columns * (rows + 4) * 4
     return Rung(
-        name=f"{stem}_t{columns}__ksplit_mma_native_w{warps}",
+        name=f"{stem}_t{columns}__ksplit_mma_native_w{SPLIT}",
         columns=columns,
         column_tiles=tiles,
-        warps=warps,
+        row_tiles=row_tiles,
+        rows=rows,
+        warps=SPLIT,
         stage_blocks=stage_blocks,
-        warp_blocks=warp_blocks,
+        warp_bundles=warp_bundles,
         substeps=substeps,
         stages=stages,
         pieces=pieces,
         slot_bytes=slot,
-        shared_bytes=stages * ROWS * slot + reduction + PIECE,
-        min_ctas=2 if warps == 8 and columns <= paired else 1,
+        barriers_at=barriers,
+        shared_bytes=barriers + 16 * stages + 16,
+        min_ctas=2 if two else 1,
     )
 
 
@@ -303,6 +345,6 @@ def launch_ksplit(
     """Launch numbers and the grid's y: column tiles of the rung's capacity; x is persistent over row tiles."""
     tiles = -(-rows // ROWS)
     columns = -(-tokens // rung.columns)
+    # CTAs of neighbouring numbers lie on different multiprocessors: those with one tile more are spread over them.
     resident = max(1, multiprocessors * ctas_per_multiprocessor // columns)
-    waves = -(-tiles // resident)
-    return Launch(grid=max(1, -(-tiles // waves)), block=32 * rung.warps, shared=rung.shared_bytes), columns
+    return Launch(grid=max(1, min(tiles, resident)), block=32 * rung.warps, shared=rung.shared_bytes), columns

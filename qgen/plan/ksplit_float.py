@@ -8,14 +8,14 @@ lies in memory in the order that this gives to K. The arithmetic is qgen.plan.fl
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from qgen.plan.float_contract import SLICES, FloatContract, float_contract, group_of
-from qgen.plan.ksplit import LANES, SHARED_LIMIT
-from qgen.plan.lanes import LaneProgram, Names, plan_lanes
+from qgen.plan.ksplit import LANES
+from qgen.plan.lanes import plan_lanes
 from qgen.plan.matvec import PIECE, Launch, four, table_words
-from qgen.plan.planes import PlanedWords, StagedPlane, as_blocks, plane_of
-from qgen.plan.records import ByteDigits, LaneConstant, Step, TermPlan
+from qgen.plan.planes import Origin, PlaneNames, StagedPlane, as_blocks
+from qgen.plan.records import LaneConstant, Step, TermPlan, Words
 from qgen.plan.refuse import refuse
 from qgen.plan.scales import ScaleWord, plan_scale_word
 from qgen.plan.terms import code_field, code_offset, plan_terms, scale_fields
@@ -25,6 +25,7 @@ PIECE_WORDS = 2  # code words whose activations a thread loads at once: 16 bytes
 WARPS = SLICES  # a slice each
 STAGE_ELEMENTS = 2048  # of a row: what is done about a stage is spread over so many
 STAGE_LIMIT = 40 * 1024  # bytes of a stage: two of them and two CTAs fit every architecture since sm_80
+SHARED_LIMIT = 99 * 1024  # what sm_86, sm_89 and sm_120 give a CTA
 LADDER = ((8, 1), (16, 1), (32, 1), (8, 2), (16, 2), (32, 2))  # columns and row tiles of the instances there can be
 
 
@@ -127,11 +128,12 @@ class FloatKsplitPlan:
     block_bytes: int
     planes: tuple[StagedPlane, ...]
     alignment: int
-    loads: tuple[PlanedWords, ...]
+    loads: tuple[Words, ...]
     steps: tuple[Step, ...]
     word_count: int
     code_words: int
     lane_constants: tuple[LaneConstant, ...]
+    origins: tuple[Origin, ...]
     group_words: tuple[int, ...]  # first code word of each group, and the end
     convert: Convert
     terms: tuple[TermPlan, ...]
@@ -160,10 +162,9 @@ def plan_ksplit_float(format: Format, activation: str) -> FloatKsplitPlan:
     flat, planes = as_blocks(format)
     codes = code_field(flat)
     group = group_of(flat, codes)
-    names = Names(flat, LANES)
+    names = PlaneNames(flat, LANES, planes)
     program = plan_lanes(flat, codes, LANES, group, names, uniform=True)
     scaled = [scale_fields(flat, term, codes) for term in flat.terms]
-    _check_planes(format, planes, program, any(scaled))
     terms = plan_terms(flat, codes, program, group, group, names)
     words = tuple(plan_scale_word(flat, fields[0], names) if fields else None for fields in scaled)
     table = tuple(int(v) for v in flat.codebook(codes.table).numbers) if codes.table else ()
@@ -204,11 +205,12 @@ def plan_ksplit_float(format: Format, activation: str) -> FloatKsplitPlan:
         block_bytes=format.bytes,
         planes=planes,
         alignment=max(plane.alignment for plane in planes),
-        loads=_planed(planes, program, names),
+        loads=tuple(names.widened(load) for load in program.loads),
         steps=program.steps,
         word_count=program.word_count,
         code_words=len(program.code_words),
         lane_constants=tuple(names.constants.values()),
+        origins=tuple(names.by_plane.values()),
         group_words=program.group_words,
         convert=convert,
         terms=terms,
@@ -267,29 +269,6 @@ def _convert(format: Format, codes: Field, activation: str, table: tuple[int, ..
 
 
 # ---- planes and launch shapes -----------------------------------------------------------------------------------
-
-
-def _check_planes(format: Format, planes: tuple[StagedPlane, ...], program: LaneProgram, scaled: bool) -> None:
-    if len(planes) > 1 and scaled:
-        refuse(format, "integer scales in a format of planes", "float scales there")
-    if len(planes) > 1 and any(isinstance(step, ByteDigits) for step in program.steps):
-        refuse(format, "digits of single bytes in a format of planes", "digits of whole words there")
-
-
-def _planed(planes: tuple[StagedPlane, ...], program: LaneProgram, names: Names) -> tuple[PlanedWords, ...]:
-    """The loads with their planes, as wide as each plane's own alignment allows."""
-    values = {constant.name: offsets for offsets, constant in names.constants.items()}
-    found = []
-    for load in program.loads:
-        offsets = values[load.at] if load.at in values else (int(load.at),)
-        number = plane_of(min(offsets))
-        plane = planes[number]
-        aligned = min(plane.alignment, plane.bytes & -plane.bytes)
-        width = next(
-            w for w in (16, 8, 4, 1) if w <= aligned and all(o % w == 0 for o in offsets) and 4 * load.count % w == 0
-        )
-        found.append(PlanedWords(number, replace(load, width=width if width >= 4 else 1)))
-    return tuple(found)
 
 
 def _rung(

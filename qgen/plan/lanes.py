@@ -43,23 +43,37 @@ class Names:
         self.format = format
         self.lanes = lanes
         self.constants: dict[tuple[int, ...], LaneConstant] = {}
+        self.origins: dict[tuple[int, ...], LaneConstant] = {}
+
+    def at(self, offset: LaneInt) -> str:
+        """C text of a byte offset from the start of the staged memory, where the block starts at `b`.
+
+        Offsets that differ by a number share their origin, which the number is then added to, as loads can.
+        """
+        base = offset.values[0]
+        if offset.constant is not None:
+            return f"b + {base}" if base else "b"
+        slope = tuple(v - base for v in offset.values)
+        if slope not in self.origins:
+            self.origins[slope] = self._linear(LaneInt(slope), f"from{len(self.origins)}")
+        name = self.origins[slope].name
+        return f"{name} + {base}" if base else name
 
     def text(self, value: LaneInt) -> str:
         """C text of `value`: a number, or the name of a lane constant."""
         if value.constant is not None:
             return str(value.constant)
         if value.values not in self.constants:
-            self.constants[value.values] = self._linear(value)
+            self.constants[value.values] = self._linear(value, f"lane{len(self.constants)}")
         return self.constants[value.values].name
 
-    def _linear(self, value: LaneInt) -> LaneConstant:
+    def _linear(self, value: LaneInt, name: str) -> LaneConstant:
         base = value.values[0]
         bits = [1 << i for i in range(self.lanes.bit_length() - 1)]
         factors = [value.values[b] - base for b in bits]
         for t, v in enumerate(value.values):
             if v != base + sum(f for b, f in zip(bits, factors, strict=True) if t & b):
                 refuse(self.format, f"offsets {value.values} by thread", "offsets linear in the bits of the thread")
-        name = f"at{len(self.constants)}"
         if all(f == factors[0] * b for b, f in zip(bits, factors, strict=True)):
             return LaneConstant(name=name, base=base, terms=((factors[0], "t"),))
         terms = tuple((f, f"(t >> {i} & 1)") for i, f in enumerate(factors) if f)
@@ -250,7 +264,7 @@ def _steps(
             if not dry:
                 steps.append(
                     ByteDigits(
-                        at=names.text(LaneInt(source.offsets)),
+                        at=names.at(LaneInt(source.offsets)),
                         base=b,
                         pair_low=b | b**2 << 16,
                         pair_high=b**3 | b**4 << 16,
@@ -355,7 +369,7 @@ def _loads(format: Format, numbers: dict[tuple[int, ...], int], names: Names) ->
         )
         loads.append(
             Words(
-                first=numbers[run[0]], count=len(run), at=names.text(LaneInt(run[0])), width=width if width >= 4 else 1
+                first=numbers[run[0]], count=len(run), at=names.at(LaneInt(run[0])), width=width if width >= 4 else 1
             )
         )
     return tuple(loads)

@@ -73,6 +73,7 @@ class MatvecPlan:
     steps: tuple[Step, ...]
     word_count: int
     lane_constants: tuple[LaneConstant, ...]
+    origins: tuple[LaneConstant, ...]  # of a thread's addresses, counted from the block's start
     terms: tuple[TermPlan, ...]
     table: tuple[str, ...]
     units: int
@@ -225,6 +226,7 @@ def plan_matvec(format: Format) -> MatvecPlan:
         steps=program.steps,
         word_count=program.word_count,
         lane_constants=tuple(names.constants.values()),
+        origins=tuple(names.origins.values()),
         terms=terms,
         table=table_words(table),
         units=format.block // agreed.unit,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from qgen.plan.records import Words
+from qgen.plan.lanes import Names
+from qgen.plan.records import LaneConstant, LaneInt, Words
 from qgen.plan.refuse import refuse
 from qgen.spec import Field, Format
 from qgen.spec.records import Plane
@@ -34,11 +35,47 @@ class StagedPlane:
 
 
 @dataclass(frozen=True)
-class PlanedWords:
-    """A load from the plane number `plane`."""
+class Origin:
+    """Where a thread's addresses in one plane start, counted from where the plane's part of the block does."""
 
-    plane: int
-    words: Words
+    plane: str
+    constant: LaneConstant
+
+
+class PlaneNames(Names):
+    """Names of byte addresses, each counted from where its own plane begins, which the text calls as the plane."""
+
+    def __init__(self, format: Format, lanes: int, planes: tuple[StagedPlane, ...]) -> None:
+        super().__init__(format, lanes)
+        self.planes = planes
+        self.by_plane: dict[tuple[int, ...], Origin] = {}  # by plane number and slope
+        self.offsets: dict[str, tuple[StagedPlane, tuple[int, ...]]] = {}  # text -> plane, offsets in it by thread
+
+    def at(self, offset: LaneInt) -> str:
+        """C text of an address of `as_blocks`. The plane's name stands for where the block begins in it."""
+        number = plane_of(min(offset.values))
+        plane = self.planes[number]
+        local = tuple(v - plane.first for v in offset.values)
+        slope = tuple(v - local[0] for v in local)
+        if any(slope):
+            if (number, *slope) not in self.by_plane:
+                constant = self._linear(LaneInt(slope), f"from{len(self.by_plane)}")
+                self.by_plane[number, *slope] = Origin(plane.name, constant)
+            begin = self.by_plane[number, *slope].constant.name
+        else:
+            begin = plane.name
+        text = f"{begin} + {local[0]}" if local[0] else begin
+        self.offsets[text] = plane, local
+        return text
+
+    def widened(self, load: Words) -> Words:
+        """A load as wide as its own plane's alignment allows."""
+        plane, offsets = self.offsets[load.at]
+        aligned = min(plane.alignment, plane.bytes & -plane.bytes)
+        width = next(
+            w for w in (16, 8, 4, 1) if w <= aligned and all(o % w == 0 for o in offsets) and 4 * load.count % w == 0
+        )
+        return replace(load, width=width if width >= 4 else 1)
 
 
 def as_blocks(format: Format) -> tuple[Format, tuple[StagedPlane, ...]]:

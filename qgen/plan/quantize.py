@@ -84,6 +84,8 @@ class FragmentQuantizePlan:
     group_values: int
     order: tuple[tuple[int, int], ...]
     sum_groups: int
+    weight_block: int  # columns of a weight block, of which a bundle has several
+    split: int  # the blocks of a bundle lie this many apart
     warp_shared: int
     shared_bytes: int
     warps: int
@@ -95,9 +97,10 @@ def plan_quantize_fragments(plan: KsplitPlan) -> FragmentQuantizePlan:
     layout = plan.layout
     empty = (layout.block,) * 4
     order = []
+    # Words in memory order of one token: chunk, thread, word of the chunk.
     for chunk in range(layout.chunks):
         for lane in range(LANES):
-            for j in range(layout.piece_words * chunk, layout.piece_words * (chunk + 1)):
+            for j in range(4 * chunk, 4 * chunk + 4):
                 e = layout.words[lane][j] if j < len(layout.words[lane]) else empty
                 order.append((e[0] | e[1] << 16, e[2] | e[3] << 16))
     warp_shared = -(-(layout.block + 1) // 16) * 16
@@ -113,6 +116,8 @@ def plan_quantize_fragments(plan: KsplitPlan) -> FragmentQuantizePlan:
         group_values=layout.group // 32,
         order=tuple(order),
         sum_groups=layout.block // layout.sum_group,
+        weight_block=plan.block,
+        split=plan.split,
         warp_shared=warp_shared,
         shared_bytes=WARPS * warp_shared,
         warps=WARPS,
@@ -121,5 +126,6 @@ def plan_quantize_fragments(plan: KsplitPlan) -> FragmentQuantizePlan:
 
 
 def launch_quantize_fragments(plan: FragmentQuantizePlan, blocks: int, tokens: int) -> tuple[Launch, int]:
-    """One warp a block and token, column tiles filled up; returns the grid's y beside the launch."""
-    return Launch(grid=-(-blocks // plan.warps), block=32 * plan.warps, shared=plan.shared_bytes), -(-tokens // 8) * 8
+    """One warp a bundle of blocks and token, column tiles filled up; returns the grid's y beside the launch."""
+    grid = -(-plan.layout.bundles(blocks) // plan.warps)
+    return Launch(grid=grid, block=32 * plan.warps, shared=plan.shared_bytes), -(-tokens // 8) * 8

@@ -79,7 +79,7 @@ def plan_scale_word(format: Format, field: Field, names: Names) -> ScaleWord:
         first = layout.pieces(field, 0)[part]
         atoms.append(
             ScaleAtom(
-                at=names.text(LaneInt(tuple(offsets))),
+                at=names.at(LaneInt(tuple(offsets))),
                 aligned=format.alignment >= 4 and all(o % 4 == 0 for o in offsets),
                 shift=names.text(LaneInt(tuple(shifts))),
                 mask="" if first.width == 8 else f"0x{((1 << first.width) - 1) * 0x01010101:08x}u",

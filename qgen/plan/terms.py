@@ -159,7 +159,7 @@ def _scale(format: Format, field: Field, program: LaneProgram, local: int, group
             refuse(format, f"scale {field.name} crosses a byte", "scale parts inside one byte")
         pieces.append(
             ScalePiece(
-                at=names.text(LaneInt(tuple(p.bit // 8 for p in lane_pieces))),
+                at=names.at(LaneInt(tuple(p.bit // 8 for p in lane_pieces))),
                 shift=names.text(shift),
                 mask=(1 << first.width) - 1,
                 left=first.shl,

@@ -13,6 +13,7 @@ from qgen import emit, operands, paths, plan
 from qgen.dispatch import trace
 from qgen.operands import refusal
 from qgen.run import device as room
+from qgen.run import launching
 from qgen.spec import Format
 from qgen.weights import Weight
 
@@ -92,13 +93,20 @@ class Bound(ABC):
             if workspace is None or out is None:
                 shape = (self.weight.rows,) if x.ndim == 1 else (tokens, self.weight.rows)
                 out, workspace = self._allocate(out, workspace, shape, nbytes)
-            (grid, block, args, shared), second = self._launches(tokens, x, workspace, out)
-            self._quantize(grid, block, args, shared)
-            trace.ran(self._quantiser)
-            grid, block, args, shared = second
-            self._matmul(grid, block, args, shared)
-            trace.ran(self.instance.name)
+            first, second = self._launches(tokens, x, workspace, out)
+            self._issue(self._quantize, self._quantiser, first)
+            self._issue(self._matmul, self.instance.name, second)
         return out
+
+    def _issue(self, function: Any, name: str, launch: Launch) -> None:
+        grid, block, args, shared = launch
+        if launching.why_not_dependent(room.arch_of_device(self.device)) is None:
+            stream = int(room.cupy_module().cuda.get_current_stream().ptr)
+            extent = (grid[0], grid[1] if len(grid) > 1 else 1)
+            launching.launch_dependent(function, name, extent, block[0], args, shared, stream)
+        else:
+            function(grid, block, args, shared)
+        trace.ran(name)
 
     def _load(self, quantize: plan.Plan, entry: str, matmul: plan.Plan, threads: int, shared: int) -> tuple[int, int]:
         """Load both kernels. Returns the multiprocessors, and how many CTAs of the matmul fit on one of them."""

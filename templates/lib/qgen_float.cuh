@@ -2,6 +2,7 @@
 // and in the emulator.
 #pragma once
 
+#include "qgen_mma_float.cuh"
 #include "qgen_parts.cuh"
 
 // ---- codes as numbers -----------------------------------------------------------------------------------------

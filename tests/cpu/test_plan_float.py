@@ -24,7 +24,7 @@ from qgen.plan import (
     plan_arrange,
     plan_ksplit_float,
 )
-from qgen.plan.ksplit import SHARED_LIMIT
+from qgen.plan.ksplit_float import SHARED_LIMIT
 from qgen.plan.lanes import code_flip
 from qgen.plan.terms import code_field
 from qgen.spec import Format, load_format, load_formats
@@ -157,6 +157,7 @@ TOYS = {
     "unsigned bytes": toml("d*q", D, bytes_of("q", 2, 256)),
     "two bare terms": toml("d*q + m*1 - d", D, '[fields.m]\ntype = "bf16"\nat = 2\n', nibbles(4)),
     "planes, the scales first": PLANES,
+    "integer scales in planes": PLANES.replace("d*q", "d*sc*q") + PLANE_SCALE,
 }
 
 
@@ -202,11 +203,6 @@ REFUSED = {
         "2 row and 0 tensor bytes",
     ),
     "scale of another type": (toml("d*q", E4M3, nibbles(1)), "f16", "is of type e4m3"),
-    "integer scales in planes": (
-        PLANES.replace("d*q", "d*sc*q") + PLANE_SCALE,
-        "f16",
-        "integer scales in a format of planes",
-    ),
     "blocks too large": (toml("d*q", D, bytes_of("q", 2, 4096, per=1), block=4096), "f16", "blocks of 4098 bytes"),
     "a stage too large": (toml("d*q", D, bytes_of("q", 2, 512, per=1), block=512), "f16", "bytes of shared memory"),
 }

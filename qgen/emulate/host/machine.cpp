@@ -158,6 +158,7 @@ void wait_here(Thread& self, const char* name, uint32_t mask, Site site) {
     self.state = Thread::waiting;
     self.waits_at = name;
     self.waits_mask = mask;
+    self.waits_on = nullptr;
     self.site = site;
 }
 
@@ -200,6 +201,7 @@ void start_cta(uint64_t linear) {
     const uint64_t row = linear / grid.x;
     blockIdx = {(unsigned)(linear % grid.x), (unsigned)(row % grid.y), (unsigned)(row / grid.y)};
     memset(qgen_shared, poison, job->shared_bytes);
+    forget_barriers();
     live = count;
     at_barrier = 0;
     for (int w = 0; w * warpSize < count; ++w) {
@@ -328,6 +330,18 @@ void barrier(Site site) {
     wait_here(self, "__syncthreads", 0, site);
     if (++at_barrier == live) release_barrier();
     run_others(self);
+}
+
+void wait_on(const uint64_t* barrier, Site site) {
+    Thread& self = *machine.current;
+    wait_here(self, "qgen_barrier_wait", ~0u, site);
+    self.waits_on = barrier;
+    run_others(self);
+}
+
+void wake_waiters(const uint64_t* barrier) {
+    for (int id = 0; id < count; ++id)
+        if (threads[id].state == Thread::waiting && threads[id].waits_on == barrier) make_ready(id);
 }
 
 Meeting& meet(const char* name, uint32_t mask, const uint32_t* mine, int words, Site site) {

@@ -93,4 +93,14 @@ void copy_async(void* shared, const void* global, int bytes, Site site);
 void copy_commit();
 void copy_wait(int pending);
 
+// ---- barriers that count bytes (barriers.cpp) -------------------------------------------------------------
+
+// An mbarrier in shared memory. A phase ends when all have arrived and as many bytes have been asked for as were
+// announced; the copies of the phase land, and the next begins, not before somebody looks.
+void barrier_init(uint64_t* barrier, int count, Site site);
+void barrier_arrive(uint64_t* barrier, int expected_bytes, Site site);
+bool barrier_passed(uint64_t* barrier, uint32_t parity, Site site);
+void barrier_wait(uint64_t* barrier, uint32_t parity, Site site);
+void copy_bulk(void* shared, const void* global, int bytes, uint64_t* barrier, Site site);
+
 }  // namespace qgen_host

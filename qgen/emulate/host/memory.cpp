@@ -173,6 +173,18 @@ const uint8_t* read_global(const void* global, int bytes, Site site) {
     return read_checked(global, bytes, bytes, site);
 }
 
+const uint8_t* read_bulk(const void* global, int bytes, Site site) {
+    const auto address = reinterpret_cast<uintptr_t>(global);
+    const uint8_t* data = nullptr;
+    for (int done = 0; done < bytes;) {
+        const int piece = std::min(bytes - done, 32 - (int)((address + (unsigned)done) % 32));
+        const uint8_t* at = read_checked(static_cast<const uint8_t*>(global) + done, piece, 16, site);
+        if (done == 0) data = at;
+        done += piece;
+    }
+    return data;
+}
+
 void write_global(void* global, const void* value, int bytes, Site site) {
     Region& region = checked_region(global, bytes, bytes, "write", site);
     Buffer& buffer = *region.buffer;

@@ -57,6 +57,7 @@ struct Thread {
     jmp_buf resume;
     const char* waits_at;  // while waiting: where
     uint32_t waits_mask;   // 0 for the CTA's barrier
+    const uint64_t* waits_on;  // the barrier in shared memory, or null
     Site site;
     std::vector<Copy> copies;  // asked for and not yet landed, oldest first
     uint32_t groups;           // committed so far
@@ -89,12 +90,21 @@ struct Job {
 // Runs all CTAs; false after a failure, which is then in machine.failure.
 bool run_job(const Job& job);
 
+// Stops the running thread until wake_waiters is called for `barrier`.
+void wait_on(const uint64_t* barrier, Site site);
+void wake_waiters(const uint64_t* barrier);
+
+// ---- barriers.cpp -----------------------------------------------------------------------------------------
+
+void forget_barriers();  // at the start of a CTA
+
 // ---- memory.cpp -------------------------------------------------------------------------------------------
 
 // Gives every buffer its region of inaccessible addresses, and takes it back.
 bool open_memory(Buffer* buffers, int count, bool count_sectors);
 void close_memory();
 void* buffer_address(int index);
+const uint8_t* read_bulk(const void* global, int bytes, Site site);  // checked and counted sector by sector
 void end_of_cta();  // folds the accesses of each warp into sector counts
 
 // "offset 12 of buffer 'x' (8 bytes)" for the buffer nearest to an address.

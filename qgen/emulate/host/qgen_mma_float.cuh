@@ -1,6 +1,7 @@
-// f16 and bf16 on the host: conversions, pairs in a register, and their tensor-core instruction. Included by
-// qgen_ptx.cuh, whose qgen_f16_to_f32 it uses.
+// The host's answer to templates/lib/qgen_mma_float.cuh: f16 and bf16 in pairs, and their tensor-core instruction.
 #pragma once
+
+#include "qgen_ptx.cuh"
 
 // ---- one number ---------------------------------------------------------------------------------------------
 
