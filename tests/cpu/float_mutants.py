@@ -132,8 +132,8 @@ MUTANTS = (
     _one(
         "scales of another row",
         SCALED,
-        "scale_word_mn(stage, weight[h], t)",
-        "scale_word_mn(stage, weight[0], t)",
+        "scale_word_mn(weight[h], t)",
+        "scale_word_mn(weight[0], t)",
         BITS,
     ),
     Mutant(
