@@ -183,11 +183,12 @@ def plan_ksplit_float(format: Format, activation: str) -> FloatKsplitPlan:
     )
     stem = f"mul_mat_{format.name.lower()}_{activation}"
     run = max((load.count for load in program.loads), default=1)
-    # Integer scales take registers: 16 columns would spill with two CTAs a multiprocessor.
+    # Integer scales take registers: 16 columns would spill with two CTAs a multiprocessor, 32 where there are many.
     paired = 8 if any(scaled) else 16
+    widest = 16 if any(scaled) and layout.groups > 8 else 32
     legal = (_rung(planes, format.block, agreed, stem, columns, tiles, run, paired) for columns, tiles in LADDER)
-    rungs = tuple(rung for rung in legal if rung.shared_bytes <= SHARED_LIMIT)
-    if not {columns for columns, _ in LADDER} <= {rung.columns for rung in rungs}:
+    rungs = tuple(rung for rung in legal if rung.shared_bytes <= SHARED_LIMIT and rung.columns <= widest)
+    if not {(8, 1), (16, 1)} <= {(rung.columns, rung.row_tiles) for rung in rungs}:
         refuse(
             format,
             f"staging its {format.bytes}-byte blocks takes more than {SHARED_LIMIT} bytes of shared memory",
