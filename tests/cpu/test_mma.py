@@ -63,7 +63,8 @@ extern "C" __global__ void halving(const float* x, float* y) {
 
 @cache
 def program() -> Program:
-    return emulate.compile('#include "qgen_mma.cuh"\n#include "qgen_parts.cuh"\n' + "".join(_ENTRIES) + _HELPERS, "test_mma")
+    includes = '#include "qgen_mma.cuh"\n#include "qgen_parts.cuh"\n'
+    return emulate.compile(includes + "".join(_ENTRIES) + _HELPERS, "test_mma")
 
 
 # Thread 4g + t of a warp, by PTX's tables of m16n8k16 and m16n8k32 for 8-bit integers.
