@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from qgen import emit, emulate, plan
-from qgen.dispatch import routed_instance, routed_rung
+from qgen.dispatch import routed_batch, routed_instance
 from qgen.spec import Format
 
 ARCH = "sm_90"  # the architecture the emulator stands for
+MULTIROW_ARCH = "sm_75"  # the one whose routes pick among the kernels for a few tokens without tensor cores
 Order = Literal["forward", "reverse", "shuffle"]
 
 
@@ -66,17 +68,104 @@ class EmulatedMatvec:
         """x float32[K] quantised, as the workspace of a launch holds it; bytes that no kernel writes are 0."""
         blocks = x.size // self.format.block
         activation = np.zeros(self.plan.workspace_bytes(blocks), dtype=np.uint8)
-        launch = plan.launch_quantize(self._quantize_plan, blocks)
-        self._quantize.launch(
-            self._quantize_plan.name,
-            grid=launch.grid,
+        _quantise(self._quantize, self._quantize_plan, x[None], activation, order=order, seed=seed)
+        return activation
+
+
+class EmulatedMultirow:
+    """The emulated quantiser and kernels of the family multirow of one format, compiled on construction or cached."""
+
+    def __init__(self, format: Format) -> None:
+        """Raises QgenError when the format has no such kernels or the host has no C++ compiler."""
+        self.format = format
+        self.plan = plan.plan_multirow(format)
+        self._quantize_plan = plan.plan_quantize(plan.plan_matvec(format))
+        self._quantize = emulate.compile(emit.emit(self._quantize_plan).text, self._quantize_plan.file)
+        self._programs: dict[str, emulate.Program] = {}
+
+    def __call__(
+        self,
+        rows: NDArray[np.uint8],
+        x: NDArray[np.float32],
+        *,
+        instance: plan.MultirowInstance | None = None,
+        order: Order = "forward",
+        seed: int = 0,
+    ) -> NDArray[np.float32]:
+        """float32[T, n]: the rows uint8[n, K // block * bytes] times every row of x, a C-contiguous float32[T, K].
+
+        instance: left out, the one the dispatch of MULTIROW_ARCH picks for T > 1; any one takes any T of 1 and more
+        order, seed: which thread goes next, see qgen.emulate. Raises QgenError for any fault of the kernels.
+        """
+        tokens, columns = x.shape
+        blocks = columns // self.format.block
+        chosen = instance or routed_batch(self.format, len(rows), columns, tokens, MULTIROW_ARCH)
+        assert isinstance(chosen, plan.MultirowInstance)
+        weight = np.ascontiguousarray(rows)
+        activation = self.activation(x, order=order, seed=seed)
+        y = np.full((tokens, len(weight)), np.nan, dtype=np.float32)
+        launch, grid_y = plan.launch_multirow(chosen, len(weight), tokens, multiprocessors=1, ctas_per_multiprocessor=1)
+        self._program(chosen).launch(
+            chosen.name,
+            grid=(launch.grid, grid_y, 1),
             block=launch.block,
             shared=launch.shared,
-            args=[emulate.Buffer("x", x), blocks, emulate.Buffer("activation", activation, writable=True)],
+            args=[
+                emulate.Buffer("weight", weight),
+                weight.shape[1],
+                len(weight),
+                blocks,
+                tokens,
+                emulate.Buffer("activation", activation),
+                emulate.Buffer("y", y, writable=True),
+                len(weight),
+            ],
             order=order,
             seed=seed,
         )
+        return y
+
+    def activation(self, x: NDArray[np.float32], *, order: Order = "forward", seed: int = 0) -> NDArray[np.uint8]:
+        """x float32[T, K] quantised, as the workspace of a launch holds it; bytes that no kernel writes are 0."""
+        tokens, columns = x.shape
+        activation = np.zeros(self.plan.workspace_bytes(columns // self.format.block, tokens), dtype=np.uint8)
+        _quantise(self._quantize, self._quantize_plan, x, activation, order=order, seed=seed)
         return activation
+
+    def _program(self, instance: plan.MultirowInstance) -> emulate.Program:
+        """One instance is compiled at a time: all of them take long, and a call needs one."""
+        if instance.name not in self._programs:
+            only = replace(self.plan, instances=(instance,))
+            self._programs[instance.name] = emulate.compile(emit.emit(only).text, instance.name)
+        return self._programs[instance.name]
+
+
+def _quantise(
+    program: emulate.Program,
+    planned: plan.QuantizePlan,
+    x: NDArray[np.float32],
+    activation: NDArray[np.uint8],
+    *,
+    order: Order,
+    seed: int,
+) -> None:
+    """x float32[T, K] into the planes of the layout that the dp4a kernels read."""
+    blocks = x.shape[1] // planned.layout.block
+    launch, grid_y = plan.launch_quantize(planned, blocks, len(x))
+    program.launch(
+        planned.name,
+        grid=(launch.grid, grid_y, 1),
+        block=launch.block,
+        shared=launch.shared,
+        args=[
+            emulate.Buffer("x", x),
+            x.shape[1],
+            blocks,
+            emulate.Buffer("activation", activation, writable=True),
+        ],
+        order=order,
+        seed=seed,
+    )
 
 
 class EmulatedLadder:
@@ -106,7 +195,8 @@ class EmulatedLadder:
         """
         tokens, columns = x.shape
         blocks = columns // self.format.block
-        chosen = rung or routed_rung(self.format, len(rows), columns, tokens, ARCH)
+        chosen = rung or routed_batch(self.format, len(rows), columns, tokens, ARCH)
+        assert isinstance(chosen, plan.Rung)
         weight = np.ascontiguousarray(rows)
         activation = self.activation(x, order=order, seed=seed)
         y = np.full((tokens, len(weight)), np.nan, dtype=np.float32)

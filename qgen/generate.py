@@ -10,7 +10,7 @@ from pathlib import Path
 from qgen import archs, build, dispatch, paths, tree
 from qgen.emit import Source, emit
 from qgen.errors import QgenError
-from qgen.plan import MatvecPlan, Plan, QuantizePlan, plan_all
+from qgen.plan import MatvecPlan, MultirowPlan, Plan, QuantizePlan, plan_all
 from qgen.spec import load_formats
 
 RESOURCES = "resources.json"
@@ -18,12 +18,16 @@ RESOURCES = "resources.json"
 
 @dataclass(frozen=True)
 class Generated:
-    """The planned kernels with their texts, the formats refused (with reasons), and the header texts."""
+    """The planned kernels with their texts, the formats refused (with reasons), and the header texts.
+
+    archs: by kernel, the architectures on which the dispatch sends requests to it
+    """
 
     plans: tuple[Plan, ...]
     sources: tuple[Source, ...]
     refused: Mapping[str, QgenError]
     headers: Mapping[str, str]
+    archs: Mapping[str, frozenset[str]]
 
     def source_of(self, kernel: str) -> tuple[Plan, Source]:
         """The plan and text that hold kernel `kernel`, or a file of that name. Raises QgenError for neither."""
@@ -59,7 +63,8 @@ def generate() -> Generated:
             seen[kernel] = source.path
     library = paths.data_dir("templates") / "lib"
     headers = {path.name: path.read_text(encoding="utf-8") for path in sorted(library.glob("*.cuh"))}
-    return Generated(plans=plans, sources=sources, refused=refused, headers=headers)
+    routed = dispatch.routed_archs(plans, refused)
+    return Generated(plans=plans, sources=sources, refused=refused, headers=headers, archs=routed)
 
 
 def kernel_files(made: Generated) -> dict[str, tree.File]:
@@ -86,18 +91,20 @@ def compile_sources(
     *,
     show_progress: bool = True,
 ) -> dict[tuple[str, str], build.Cubin]:
-    """Compile every source for every architecture (or those in `names`) that has the instructions it needs.
+    """Compile every source for every architecture (or those in `names`) that is sent to it and has what it needs.
 
     Raises QgenError on a failure or a spill.
     """
     known = archs.load_archs()
     targets = [known[name] for name in names or known]
     done: dict[tuple[str, str], build.Cubin] = {}
-    # What needs instructions that an architecture lacks is not compiled for it; the dispatch never sends it there.
     groups: dict[tuple[str, ...], list[tuple[str, str]]] = {}
     for plan, source in zip(made.plans, made.sources, strict=True):
-        requires = () if isinstance(plan, MatvecPlan | QuantizePlan) else plan.requires
-        able = tuple(a.name for a in targets if all(getattr(a.instructions, need) for need in requires))
+        requires = () if isinstance(plan, MatvecPlan | MultirowPlan | QuantizePlan) else plan.requires
+        routed = frozenset[str]().union(*(made.archs[kernel] for kernel in source.kernels))
+        able = tuple(
+            a.name for a in targets if a.name in routed and all(getattr(a.instructions, need) for need in requires)
+        )
         groups.setdefault(able, []).append((plan.file, source.text))
     for able, items in groups.items():
         done |= build.compile_all(items, able, show_progress=show_progress)

@@ -82,9 +82,7 @@ def check_matrix(
     check_device(name, array, device)
     shapes = f"[{what} = {length}] or [T, {what} = {length}]"
     if str(array.dtype) not in dtypes:
-        raise refusal(
-            name, f"dtype {array.dtype}", " or ".join(dtypes), f"convert it: {name}.astype('float32')"
-        )
+        raise refusal(name, f"dtype {array.dtype}", " or ".join(dtypes), f"convert it: {name}.astype('float32')")
     size = int(array.dtype.itemsize)
     if not array.shape or len(array.shape) > 2 or array.shape[-1] != length:
         raise refusal(name, f"shape {list(array.shape)}", shapes, f"pass vectors with {what} = {length} elements")

@@ -2,20 +2,18 @@
 // Generated from specs/formats/q1_0.toml and templates/quantize_fragments.cu.j2;
 // edit those, then run: qgen build
 //
-#include "qgen_parts.cuh"
+#include "qgen_quantize.cuh"
 
 extern __shared__ __align__(16) uint8_t qgen_shared[];
 
 namespace {
 
-constexpr int kBlock = 128;      // columns a warp quantises: one weight block of one token
-constexpr int kPieceWords = 4;   // activation words a matmul thread loads at once
-constexpr int kChunks = 2;       // such pieces of a matmul thread, token and block
-constexpr int kWords = 4 * kPieceWords * kChunks;  // words of four codes in a block, padding included
-constexpr int kCodeBytes = 1024;  // activation codes of a block and column tile
+constexpr int kColumns = 128;    // columns a warp quantises: one bundle of weight blocks of one token
+constexpr int kWords = 32;       // words of four codes in a bundle, padding included
+constexpr int kRecordBytes = 1408; // record of a bundle and column tile
 constexpr int kValues = 4;       // columns of a thread
 constexpr int kGroupValues = 1;  // of which this many share a scale
-constexpr int kScales = 4;       // scales of a block
+constexpr int kScales = 4;       // scales of a bundle
 constexpr int kWarps = 4;        // warps of a CTA
 
 // The four columns of each word, in memory order; 128 stands for an empty place.
@@ -32,40 +30,39 @@ __device__ const uint2 kOrder[kWords] = {
 
 }  // namespace
 
-// x: float32 [tokens][x_stride]; activation: the planes of layout q8_g32_q1_0_fragments. Tokens that only fill up
-// the last column tile get scales and sums of 0 and no codes; matmul kernels do not read those.
+// x: float32 [tokens][x_stride]; activation: records of layout q8_g32_q1_0_fragments, of tokens and blocks that only fill up too.
 extern "C" __global__ void __launch_bounds__(128)
 quantize_activation_q8_g32_q1_0_fragments__warp_block(const float* __restrict__ x, int64_t x_stride, int blocks, int tokens, uint8_t* __restrict__ activation) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int block = blockIdx.x * kWarps + warp, token = blockIdx.y;
-    if (block >= blocks) return;
+    const int bundle = blockIdx.x * kWarps + warp, token = blockIdx.y;
+    const int bundles = blocks;
+    qgen_let_next_begin();
+    qgen_wait_for_inputs();
+    if (bundle >= bundles) return;
     uint8_t* codes = qgen_shared + warp * 144;
-    const int64_t token_tiles = (tokens + 7) / 8;
-    const int64_t place = (int64_t)(token / 8) * blocks + block;
-    uint8_t* scales = activation + token_tiles * blocks * kCodeBytes;
+    uint8_t* record = activation + ((int64_t)(token / 8) * bundles + bundle) * kRecordBytes;
 
     float v[kValues];
 #pragma unroll
-    for (int i = 0; i < kValues; ++i)
-        v[i] = token < tokens ? qgen_load_f32(x + token * x_stride + (int64_t)block * kBlock + 32 * i + lane) : 0.0f;
+    for (int i = 0; i < kValues; ++i) {
+        const bool inside = token < tokens;
+        const int64_t column = (int64_t)bundle * kColumns + 32 * i + lane;
+        v[i] = inside ? qgen_load_f32(x + token * x_stride + column) : 0.0f;
+    }
     float scale[kScales];
     qgen_quantize<kValues, kGroupValues>(v, codes, scale, lane);
     if (lane == 0) {
-        codes[kBlock] = 0;
+        codes[kColumns] = 0;
 #pragma unroll
-        for (int s = 0; s < kScales; ++s)
-            qgen_store_f32((float*)(scales + ((place * kScales + s) * 8 + token % 8) * 4), scale[s]);
+        for (int s = 0; s < kScales; ++s) {
+            qgen_store_f32((float*)(record + 1024 + (token % 8 / 2 * (2 * kScales) + 2 * s + token % 2) * 4), scale[s]);
+        }
     }
     __syncwarp();
 
-    if (token < tokens) {
 #pragma unroll
-        for (int i = lane; i < kWords; i += 32)
-            qgen_store_u32(activation + place * kCodeBytes + i / (4 * kPieceWords) * (128 * kPieceWords) +
-                               token % 8 * (16 * kPieceWords) + i % (4 * kPieceWords) * 4,
-                           qgen_gather4(codes, kOrder[i]));
-    }
-    uint8_t* sums = scales + token_tiles * blocks * (kScales * 32);
+    for (int i = lane; i < kWords; i += 32)
+        qgen_store_u32(record + i / 16 * 512 + token % 8 * 64 + i % 16 * 4, qgen_gather4(codes, kOrder[i]));
     // Thread g sums group g: 32 neighbouring columns.
     int sum = 0;
     if (lane < 4) {
@@ -73,6 +70,9 @@ quantize_activation_q8_g32_q1_0_fragments__warp_block(const float* __restrict__ 
         for (int i = 0; i < 32 / 4; ++i)
             sum = __dp4a((int)((const uint32_t*)codes)[lane * (32 / 4) + i], 0x01010101, sum);
     }
-    if (lane < 4)
-        qgen_store_u32(sums + ((place * 4 + lane) * 8 + token % 8) * 4, (uint32_t)sum);
+    if (lane < 4) {
+        uint8_t* start = record + 1152 + lane * 64 + token % 8 / 2 * 16 + token % 2 * 4;
+        qgen_store_u32(start, (uint32_t)(-1 * sum));
+        qgen_store_u32(start + 8, (uint32_t)(-1 * sum));
+    }
 }

@@ -7,7 +7,7 @@
 //             scale  f32   [block][1]
 //             sums   int32 [block][1][1]
 //
-#include "qgen_parts.cuh"
+#include "qgen_quantize.cuh"
 
 extern __shared__ __align__(16) uint8_t qgen_shared[];
 
@@ -21,6 +21,7 @@ constexpr int kWords = 8;         // words of four codes in a block, padding inc
 constexpr int kValues = 1;         // columns of a thread
 constexpr int kGroupValues = 1;    // of which this many share a scale
 constexpr int kScales = 1;         // scales of a block
+constexpr int kSumSlots = 1;       // sums of a matmul thread and block
 constexpr int kWarps = 4;          // warps of a CTA
 
 // The four columns of each word, in memory order; 32 stands for an empty place.
@@ -31,41 +32,33 @@ __device__ const uint2 kOrder[kWords] = {
 
 }  // namespace
 
-// x: float32 [columns]; activation: the planes of layout q8_g32_q5_0 for `blocks` weight blocks.
-// Every group of 32: scale = largest |x| / 127, code = round-to-nearest-even(x * (127 / largest |x|)),
-// all codes 0 where 127 / largest |x| is not finite. An Inf or NaN in x makes the scale Inf or NaN.
+// x: float32 [tokens][x_stride], a token for each of the grid's y; activation: for each token the planes of layout
+// q8_g32_q5_0 for `blocks` weight blocks.
+// Every group of 32 shares a scale; qgen_quantize says how.
 extern "C" __global__ void __launch_bounds__(128)
-quantize_activation_q8_g32_q5_0__warp_block(const float* __restrict__ x, int blocks, uint8_t* __restrict__ activation) {
+quantize_activation_q8_g32_q5_0__warp_block(const float* __restrict__ x, int64_t x_stride, int blocks, uint8_t* __restrict__ activation) {
+    qgen_let_next_begin();
+    qgen_wait_for_inputs();
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int block = blockIdx.x * kWarps + warp;
+    const int block = blockIdx.x * kWarps + warp, token = blockIdx.y;
     const int tiles = (blocks + kTileBlocks - 1) / kTileBlocks;
     if (block >= tiles * kTileBlocks) return;
+    const int64_t scale_plane = (int64_t)tiles * (kChunks * 32 * 16);
+    const int64_t sum_plane = scale_plane + (tiles * (kTileBlocks * kScales * 4) + 15) / 16 * 16;
+    activation += token * (sum_plane + (int64_t)tiles * (32 * kSumSlots * 4));
     uint8_t* codes = qgen_shared + warp * 80;
 
     float v[kValues];
 #pragma unroll
     for (int i = 0; i < kValues; ++i)
-        v[i] = block < blocks ? qgen_load_f32(x + (int64_t)block * kBlock + 32 * i + lane) : 0.0f;
+        v[i] = block < blocks ? qgen_load_f32(x + token * x_stride + (int64_t)block * kBlock + 32 * i + lane) : 0.0f;
 
-    uint8_t* scales = activation + (int64_t)tiles * (kChunks * 32 * 16);
+    float scale[kScales];
+    qgen_quantize<kValues, kGroupValues>(v, codes, scale, lane);
+    uint8_t* scales = activation + scale_plane;
 #pragma unroll
-    for (int s = 0; s < kScales; ++s) {
-        // The bits of |x| order like the values, and a NaN is the largest of all, so that it is never lost.
-        uint32_t bits = 0;
-#pragma unroll
-        for (int i = s * kGroupValues; i < (s + 1) * kGroupValues; ++i)
-            bits = max(bits, __float_as_uint(v[i]) & 0x7fffffffu);
-#pragma unroll
-        for (int h = 16; h > 0; h /= 2) bits = max(bits, __shfl_xor_sync(0xffffffffu, bits, h));
-        const float largest = __uint_as_float(bits);
-        float inverse = __fdiv_rn(127.0f, largest);
-        if (!(inverse <= 3.402823466e+38f)) inverse = 0.0f;  // largest is 0, too small to divide by, or NaN
-#pragma unroll
-        for (int i = s * kGroupValues; i < (s + 1) * kGroupValues; ++i)
-            codes[32 * i + lane] = (uint8_t)__float2int_rn(__fmul_rn(v[i], inverse));
-        if (lane == 0)
-            qgen_store_f32((float*)(scales + ((int64_t)block * kScales + s) * 4), __fdiv_rn(largest, 127.0f));
-    }
+    for (int s = 0; s < kScales; ++s)
+        if (lane == 0) qgen_store_f32((float*)(scales + ((int64_t)block * kScales + s) * 4), scale[s]);
     if (lane == 0) codes[kBlock] = 0;
     __syncwarp();
 
@@ -74,9 +67,7 @@ quantize_activation_q8_g32_q5_0__warp_block(const float* __restrict__ x, int blo
     int* word_sums = (int*)(codes + 48);
 #pragma unroll
     for (int i = lane; i < kWords; i += 32) {
-        const uint2 e = kOrder[i];
-        const uint32_t word = codes[e.x & 0xffffu] | (uint32_t)codes[e.x >> 16] << 8 |
-                              (uint32_t)codes[e.y & 0xffffu] << 16 | (uint32_t)codes[e.y >> 16] << 24;
+        const uint32_t word = qgen_gather4(codes, kOrder[i]);
         const int chunk = i / (4 * kLanes), place = i % (4 * kLanes);
         qgen_store_u32(tile + chunk * (32 * 16) + block % kTileBlocks * (16 * kLanes) + 4 * place, word);
         word_sums[i] = __dp4a((int)word, 0x01010101, 0);
@@ -84,14 +75,14 @@ quantize_activation_q8_g32_q5_0__warp_block(const float* __restrict__ x, int blo
     __syncwarp();
 
     // Sums of the codes that matmul thread `at / slots` meets in its group `at % slots`.
-    uint8_t* sums = scales + (tiles * (kTileBlocks * kScales * 4) + 15) / 16 * 16;
-    if (lane < kLanes * 1) {
-        const int thread = lane / 1, group = lane % 1;
+    uint8_t* sums = activation + sum_plane;
+    if (lane < kLanes * kSumSlots) {
+        const int thread = lane / kSumSlots, group = lane % kSumSlots;
         int sum = 0;
         if (group < 1) {
             for (int j = 0; j < 8; ++j)
                 sum += word_sums[j / 4 * (4 * kLanes) + thread * 4 + j % 4];
         }
-        qgen_store_u32(sums + (((int64_t)block * kLanes + thread) * 1 + group) * 4, (uint32_t)sum);
+        qgen_store_u32(sums + (((int64_t)block * kLanes + thread) * kSumSlots + group) * 4, (uint32_t)sum);
     }
 }

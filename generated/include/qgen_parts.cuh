@@ -38,16 +38,14 @@ __device__ __forceinline__ void qgen_stage_bytes(uint8_t* slot, const uint8_t* b
     }
 }
 
-// The warps of a CTA copy `bytes` bytes of each of `tile_rows` rows from row `first` on to slots of slot_bytes, rows dealt
-// to the warps. Rows from `rows` on are left out. `start` is where row 0 begins to be copied.
+// `warps` warps copy `bytes` bytes of each of up to tile_rows rows from `start` on to slots of slot_bytes, rows dealt to
+// the warps.
 template <int warps, int tile_rows, int pieces, int slot_bytes>
-__device__ __forceinline__ void qgen_stage_rows(uint8_t* slots, const uint8_t* start, int64_t row_stride, int first,
-                                                int rows, int bytes, int warp, int lane) {
-#pragma unroll
-    for (int slot = warp; slot < tile_rows; slot += warps) {
-        const int row = first + slot;
-        if (row < rows) qgen_stage_bytes<pieces>(slots + slot * slot_bytes, start + row * row_stride, bytes, lane);
-    }
+__device__ __forceinline__ void qgen_stage_rows(uint8_t* slots, const uint8_t* start, int64_t row_stride, int rows,
+                                                int bytes, int warp, int lane) {
+#pragma unroll 1
+    for (int row = warp; row < min(rows, tile_rows); row += warps)
+        qgen_stage_bytes<pieces>(slots + row * slot_bytes, start + row * row_stride, bytes, lane);
 }
 
 // ---- reading a staged block ---------------------------------------------------------------------------------
@@ -121,13 +119,13 @@ __device__ __forceinline__ int qgen_dot4(uint32_t codes, uint32_t x, int sum) {
     return __dp4a((int)codes, (int)x, sum);
 }
 
-// Four neighbouring fields of `width` bits at the bottom of `v` move to the bottom of the four bytes.
-template <int width>
+// Four fields of `width` bits at the bottom of `v`, `apart` (at most 4) bits apart, move to the bottom of the four bytes.
+template <int width, int apart = width>
 __device__ __forceinline__ uint32_t qgen_spread(uint32_t v) {
-    const uint32_t ones = (1u << width) - 1u, pair = (1u << 2 * width) - 1u;
-    v &= (1u << 4 * width) - 1u;
-    v = (v | v << (16 - 2 * width)) & (pair | pair << 16);
-    return (v | v << (8 - width)) & ones * 0x01010101u;
+    const uint32_t ones = (1u << width) - 1u, pair = ones | ones << apart;
+    v &= pair | pair << 2 * apart;
+    v = (v | v << (16 - 2 * apart)) & (pair | pair << 16);
+    return (v | v << (8 - apart)) & ones * 0x01010101u;
 }
 
 // A 4-bit index in every nibble of the low half of `w` becomes four entries of a 16-entry int8 codebook.
@@ -177,6 +175,12 @@ __device__ __forceinline__ void qgen_load_floats(float* v, const uint8_t* p) {
             v[4 * i] = __uint_as_float(u.x), v[4 * i + 1] = __uint_as_float(u.y);
             v[4 * i + 2] = __uint_as_float(u.z), v[4 * i + 3] = __uint_as_float(u.w);
         }
+    } else if (n % 2 == 0) {
+#pragma unroll
+        for (int i = 0; i < n / 2; ++i) {
+            const uint2 u = qgen_load_u32x2(p + 8 * i);
+            v[2 * i] = __uint_as_float(u.x), v[2 * i + 1] = __uint_as_float(u.y);
+        }
     } else {
 #pragma unroll
         for (int i = 0; i < n; ++i) v[i] = __uint_as_float(qgen_load_u32(p + 4 * i));
@@ -212,38 +216,4 @@ __device__ __forceinline__ float qgen_halving_sum(float (&v)[size]) {
         return qgen_halving_sum<n / 2>(v);
     }
     return v[0];
-}
-
-// ---- quantising ---------------------------------------------------------------------------------------------
-
-// A warp quantises 32 * values columns, of which a thread holds columns 32 i + lane in v[i]; every group_values of them
-// share a scale with the same ones of the other threads. Codes go to `codes` in column order, scales to scale[..]:
-// scale = largest |x| / 127, code = round-to-nearest-even(x * (127 / largest |x|)), all codes 0 where that is not
-// finite. An Inf or NaN in x makes the scale Inf or NaN.
-template <int values, int group_values>
-__device__ __forceinline__ void qgen_quantize(const float (&v)[values], uint8_t* codes,
-                                              float (&scale)[values / group_values], int lane) {
-#pragma unroll
-    for (int s = 0; s < values / group_values; ++s) {
-        // The bits of |x| order like the values, and a NaN is the largest of all, so that it is never lost.
-        uint32_t bits = 0;
-#pragma unroll
-        for (int i = s * group_values; i < (s + 1) * group_values; ++i)
-            bits = max(bits, __float_as_uint(v[i]) & 0x7fffffffu);
-#pragma unroll
-        for (int h = 16; h > 0; h /= 2) bits = max(bits, __shfl_xor_sync(0xffffffffu, bits, h));
-        const float largest = __uint_as_float(bits);
-        float inverse = __fdiv_rn(127.0f, largest);
-        if (!(inverse <= 3.402823466e+38f)) inverse = 0.0f;  // largest is 0, too small to divide by, or NaN
-#pragma unroll
-        for (int i = s * group_values; i < (s + 1) * group_values; ++i)
-            codes[32 * i + lane] = (uint8_t)__float2int_rn(__fmul_rn(v[i], inverse));
-        scale[s] = __fdiv_rn(largest, 127.0f);
-    }
-}
-
-// The four codes at the packed 16-bit places e.x and e.y.
-__device__ __forceinline__ uint32_t qgen_gather4(const uint8_t* codes, uint2 e) {
-    return codes[e.x & 0xffffu] | (uint32_t)codes[e.x >> 16] << 8 | (uint32_t)codes[e.y & 0xffffu] << 16 |
-           (uint32_t)codes[e.y >> 16] << 24;
 }

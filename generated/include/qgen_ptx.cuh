@@ -19,12 +19,24 @@ __device__ __forceinline__ T* qgen_keep(T* p) {
     return p;
 }
 
+// The same for an integer, so that what is added to it later can become part of an address.
+__device__ __forceinline__ int qgen_keep(int v) {
+    asm("" : "+r"(v));
+    return v;
+}
+
 // ---- global loads (read-only data, through L1) and stores ------------------------------------------------
 
 __device__ __forceinline__ uint8_t qgen_load_u8(const uint8_t* p) {
     uint32_t v;
     asm volatile("ld.global.nc.u8 %0, [%1];" : "=r"(v) : "l"(p));
     return (uint8_t)v;
+}
+
+__device__ __forceinline__ uint16_t qgen_load_u16(const uint16_t* p) {
+    uint16_t v;
+    asm volatile("ld.global.nc.u16 %0, [%1];" : "=h"(v) : "l"(p));
+    return v;
 }
 
 __device__ __forceinline__ uint32_t qgen_load_u32(const void* p) {
@@ -103,6 +115,71 @@ __device__ __forceinline__ void qgen_copy_wait() {}
 
 #endif
 
+// ---- barriers that count bytes, and bulk copies ------------------------------------------------------------
+// A bulk copy moves a multiple of 16 bytes, 16-byte aligned at both ends, on the word of one thread, and reports the
+// bytes to a barrier in shared memory. A phase of a barrier ends when `count` threads have arrived and as many bytes as
+// they expect have come; qgen_barrier_wait returns once the phase of the parity given (0 for the first) is over.
+// sm_90 brought both; before, qgen_bulk_copies says no and nothing here may be reached.
+
+#if __CUDA_ARCH__ >= 900
+
+constexpr bool qgen_bulk_copies = true;
+
+__device__ __forceinline__ void qgen_barrier_init(uint64_t* barrier, int count) {
+    uint32_t s = (uint32_t)__cvta_generic_to_shared(barrier);
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(s), "r"(count) : "memory");
+}
+
+// What was initialised before is seen by bulk copies after; other threads need __syncthreads as well.
+__device__ __forceinline__ void qgen_barrier_publish() {
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+__device__ __forceinline__ void qgen_barrier_arrive(uint64_t* barrier) {
+    uint32_t s = (uint32_t)__cvta_generic_to_shared(barrier);
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(s) : "memory");
+}
+
+__device__ __forceinline__ void qgen_barrier_expect(uint64_t* barrier, int bytes) {
+    uint32_t s = (uint32_t)__cvta_generic_to_shared(barrier);
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(s), "r"(bytes) : "memory");
+}
+
+__device__ __forceinline__ void qgen_barrier_wait(uint64_t* barrier, uint32_t parity) {
+    uint32_t s = (uint32_t)__cvta_generic_to_shared(barrier), done = 0;
+    while (!done)
+        asm volatile("{\n\t.reg .pred p;\n\tmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n\tselp.u32 %0, 1, 0, p;\n\t}"
+                     : "=r"(done) : "r"(s), "r"(parity) : "memory");
+}
+
+__device__ __forceinline__ void qgen_copy_bulk(void* shared, const void* global, int bytes, uint64_t* barrier) {
+    uint32_t s = (uint32_t)__cvta_generic_to_shared(shared), b = (uint32_t)__cvta_generic_to_shared(barrier);
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+                 :: "r"(s), "l"(global), "r"(bytes), "r"(b) : "memory");
+}
+
+// Under programmatic dependent launch a kernel may begin before those it depends on are done: it waits here before it
+// touches what they write. Launched the usual way, it does not wait.
+__device__ __forceinline__ void qgen_wait_for_inputs() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+
+// From here on the kernels launched after this one may begin.
+__device__ __forceinline__ void qgen_let_next_begin() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+
+#else
+
+constexpr bool qgen_bulk_copies = false;
+
+__device__ __forceinline__ void qgen_barrier_init(uint64_t*, int) {}
+__device__ __forceinline__ void qgen_barrier_publish() {}
+__device__ __forceinline__ void qgen_barrier_arrive(uint64_t*) {}
+__device__ __forceinline__ void qgen_barrier_expect(uint64_t*, int) {}
+__device__ __forceinline__ void qgen_barrier_wait(uint64_t*, uint32_t) {}
+__device__ __forceinline__ void qgen_copy_bulk(void*, const void*, int, uint64_t*) {}
+__device__ __forceinline__ void qgen_wait_for_inputs() {}
+__device__ __forceinline__ void qgen_let_next_begin() {}
+
+#endif
+
 // ---- bytes ----------------------------------------------------------------------------------------------------
 
 // PTX prmt: like __byte_perm, but bit 3 of a selector repeats the sign of the byte chosen, which __byte_perm ignores.
@@ -119,57 +196,3 @@ __device__ __forceinline__ float qgen_f16_to_f32(uint16_t h) {
     asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h));
     return f;
 }
-
-// ---- int8 tensor cores ------------------------------------------------------------------------------------
-// d += A * B for 16 rows and 8 columns. Thread 4g + t holds A of rows g and g + 8: four codes at k = 4t (a0, a1)
-// and, in the k32 form, four at k = 16 + 4t (a2, a3); B of column g at the same k (b0, b1); d of row g, columns 2t
-// and 2t + 1 (d[0], d[1]), and of row g + 8 (d[2], d[3]).
-
-#if __CUDA_ARCH__ >= 800
-
-__device__ __forceinline__ void qgen_mma_k32(int (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
-                                             uint32_t b0, uint32_t b1) {
-    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-        : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
-
-__device__ __forceinline__ void qgen_mma_k16(int (&d)[4], uint32_t a0, uint32_t a1, uint32_t b0) {
-    asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
-        : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
-        : "r"(a0), "r"(a1), "r"(b0));
-}
-
-// A of unsigned bytes, for scales above 127.
-__device__ __forceinline__ void qgen_mma_k16_unsigned(int (&d)[4], uint32_t a0, uint32_t a1, uint32_t b0) {
-    asm("mma.sync.aligned.m16n8k16.row.col.s32.u8.s8.s32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
-        : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
-        : "r"(a0), "r"(a1), "r"(b0));
-}
-
-#else  // Turing has the 8 x 8 x 16 form only
-
-__device__ __forceinline__ void qgen_mma_rows8(int& d0, int& d1, uint32_t a, uint32_t b) {
-    asm("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0, %1}, {%2}, {%3}, {%0, %1};"
-        : "+r"(d0), "+r"(d1) : "r"(a), "r"(b));
-}
-
-__device__ __forceinline__ void qgen_mma_k16(int (&d)[4], uint32_t a0, uint32_t a1, uint32_t b0) {
-    qgen_mma_rows8(d[0], d[1], a0, b0);
-    qgen_mma_rows8(d[2], d[3], a1, b0);
-}
-
-__device__ __forceinline__ void qgen_mma_k32(int (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
-                                             uint32_t b0, uint32_t b1) {
-    qgen_mma_k16(d, a0, a1, b0);
-    qgen_mma_k16(d, a2, a3, b1);
-}
-
-__device__ __forceinline__ void qgen_mma_k16_unsigned(int (&d)[4], uint32_t a0, uint32_t a1, uint32_t b0) {
-    asm("mma.sync.aligned.m8n8k16.row.col.s32.u8.s8.s32 {%0, %1}, {%2}, {%3}, {%0, %1};"
-        : "+r"(d[0]), "+r"(d[1]) : "r"(a0), "r"(b0));
-    asm("mma.sync.aligned.m8n8k16.row.col.s32.u8.s8.s32 {%0, %1}, {%2}, {%3}, {%0, %1};"
-        : "+r"(d[2]), "+r"(d[3]) : "r"(a1), "r"(b0));
-}
-
-#endif

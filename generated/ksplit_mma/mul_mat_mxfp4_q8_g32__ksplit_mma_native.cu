@@ -12,203 +12,302 @@
 //             slices are added by halving: slice s < h takes s + h, h = slices/2 .. 1
 // integers    exact: no sum of a unit exceeds 48768
 //
-#include "qgen_parts.cuh"
-
-extern __shared__ __align__(16) uint8_t qgen_shared[];
+#include "qgen_mma.cuh"
+#include "qgen_ring.cuh"
 
 namespace {
 
 constexpr int kBlockBytes = 17;    // packed bytes of a block
 constexpr int kSlices = 32;       // slices of K in the canonical order
-constexpr int kRows = 16;         // rows of a fragment, and of a CTA
+constexpr int kSplit = 8;        // warps that share rows, the blocks of K dealt to them in turn
+constexpr int kBundle = 4;       // blocks a warp takes at once, kSplit apart
 constexpr int kCodeWords = 2;    // code words of a thread, row and block
-constexpr int kPieceWords = 2;    // activation words a thread loads at once
-constexpr int kChunks = 1;        // such pieces of a thread, token and block
-constexpr int kCodeBytes = 256;   // activation codes of a block and column tile
-constexpr int kScales = 1;        // activation scales of a block
-constexpr int kColumnStride = 20; // floats between columns of a partial result: no two threads in one bank
+constexpr int kChunks = 2;       // 16-byte pieces of activation codes of a thread, token and bundle
+constexpr int kScales = 4;       // activation scales of a token and bundle
+constexpr int kRecordBytes = 1152; // activation record of a bundle and column tile: codes, scales, starts, sums
+// Elsewhere the compiler wants more registers for the same text: there one row tile a warp, and one CTA at a time.
+constexpr bool kRoomy = __CUDA_ARCH__ == 800 || __CUDA_ARCH__ == 900;
 constexpr uint32_t kTable0 = 0x03020100u;
 constexpr uint32_t kTable1 = 0x0c080604u;
 constexpr uint32_t kTable2 = 0xfdfeff00u;
 constexpr uint32_t kTable3 = 0xf4f8fafcu;
-// The code words of thread t for one block of one row, which starts at byte b of `stage`.
-__device__ __forceinline__ void block_codes(const uint8_t* stage, int b, int t, uint32_t (&q)[kCodeWords]) {
-    [[maybe_unused]] const int at0 = 1 + 4 * t;
+// The code words of thread t for one block of one row, which starts at byte b of shared memory.
+__device__ __forceinline__ void block_codes(int b, int t, uint32_t* q) {
+    [[maybe_unused]] const int from0 = qgen_keep(b + 4 * t);
+
     uint32_t w[1];
-    qgen_words1<1>(w + 0, stage, b + at0);
+    qgen_words1<1>(w + 0, qgen_shared, from0 + 1);
     q[0] = qgen_table16(w[0], kTable0, kTable1, kTable2, kTable3);
     q[1] = qgen_table16(w[0] >> 16, kTable0, kTable1, kTable2, kTable3);
 }
 
-// Adds one block of 16 rows times the tokens of `column_tiles` tiles to the slice sums of this thread: rows g and g + 8,
-// tokens 2t and 2t + 1 of every tile. The block of row g starts at byte b0 of stage0, that of row g + 8 at b1 of stage1.
-// `left` tokens are left from the first of the CTA on; codes, scales and sums point to this thread's part of the
-// block's activations, `blocks` blocks before those of the next tile.
-template <int column_tiles>
-__device__ __forceinline__ void add_block(const uint8_t* stage0, int b0, const uint8_t* stage1, int b1, int lane,
-                                          int blocks, int left, const uint8_t* codes, const uint8_t* scales,
-                                          const uint8_t* sums, float (&sum)[column_tiles][4]) {
-    const int t = lane % 4, g = lane / 4;
-    uint32_t q0[kCodeWords], q1[kCodeWords];
-    block_codes(stage0, b0, t, q0);
-    block_codes(stage1, b1, t, q1);
-    const float f0_00 = qgen_e8m0_half_to_f32(*(const uint8_t*)(stage0 + b0 + 0));
-    const float f0_01 = qgen_e8m0_half_to_f32(*(const uint8_t*)(stage1 + b1 + 0));
-#pragma unroll
-    for (int n = 0; n < column_tiles; ++n) {
-        if (8 * n >= left) break;
-        const int64_t skip = (int64_t)n * blocks;
-        uint32_t x[kPieceWords * kChunks];
-        const bool wanted = 8 * n + g < left;
+// What a thread needs of one activation record: codes of token g, the rest of tokens 2t and 2t + 1.
+struct Record {
+    uint32_t x[4 * kChunks];
+    float dx[2 * kScales];
+    // Where this thread's codes, and its part of the rest, begin in a record of bundle and column tile 0.
+    struct From {
+        const uint8_t *codes, *scales;
+    };
+
+    __device__ __forceinline__ void load(const From& from, int64_t skip) {
+        const uint8_t* p = from.codes + skip;
 #pragma unroll
         for (int c = 0; c < kChunks; ++c) {
-            const uint8_t* piece = codes + skip * kCodeBytes + c * (128 * kPieceWords);
-            const uint2 v = wanted ? qgen_load_u32x2(piece) : make_uint2(0, 0);
-            x[2 * c] = v.x, x[2 * c + 1] = v.y;
+            const uint4 v = qgen_load_u32x4(p + 512 * c);
+            x[4 * c] = v.x, x[4 * c + 1] = v.y, x[4 * c + 2] = v.z, x[4 * c + 3] = v.w;
         }
-        float dx[kScales][2];
+        qgen_load_floats<2 * kScales>(dx, from.scales + skip);
+    }
+};
+
+// Adds a bundle of `row_tiles` times 16 rows times the tokens of `column_tiles` tiles to the slice sums of this thread:
+// rows g and g + 8 of every row tile, whose first block starts at place[..] of shared memory, tokens 2t and 2t + 1 of
+// every column tile; of two row tiles only the first unless `whole`. `left` tokens are left from the CTA's first on, `inside` blocks of the bundle are; the records
+// begin `skip` bytes from `from`, those of the next column tile tile_bytes later.
+template <int column_tiles, int row_tiles>
+__device__ __forceinline__ void add_bundle(const int (&place)[2 * row_tiles], int lane, int t, int left, int inside, bool whole,
+                                           const Record::From& from, int64_t skip, int64_t tile_bytes, const Record* first,
+                                           float (*sum)[column_tiles][row_tiles][4]) {
+    Record r;
+    if (first) r = *first;
+    else r.load(from, skip);
+    uint32_t q[row_tiles][2][kBundle * kCodeWords];
 #pragma unroll
-        for (int s = 0; s < kScales; ++s) {
-            const uint2 v = qgen_load_u32x2(scales + skip * (kScales * 32) + s * 32);
-            dx[s][0] = __uint_as_float(v.x), dx[s][1] = __uint_as_float(v.y);
-        }
-        {
-            int total[4] = {0, 0, 0, 0};
-            qgen_mma_k32(total, q0[0], q1[0], q0[1], q1[1], x[0], x[1]);
+    for (int m = 0; m < 2 * row_tiles; ++m)
+#pragma unroll
+        for (int j = 0; j < kBundle; ++j)
+            if (m < 2 || whole) block_codes(place[m] + j * (kSplit * kBlockBytes), t, q[m / 2][m % 2] + j * kCodeWords);
+    float f0_0[row_tiles][2];
+#pragma unroll
+    for (int m = 0; m < 2 * row_tiles; ++m) {
+        const int at = place[m];
+        f0_0[m / 2][m % 2] = qgen_e8m0_half_to_f32(*(const uint8_t*)(qgen_shared + at + 0));
+    }
+    float f1_0[row_tiles][2];
+#pragma unroll
+    for (int m = 0; m < 2 * row_tiles; ++m) {
+        const int at = place[m] + 1 * (kSplit * kBlockBytes);
+        f1_0[m / 2][m % 2] = inside <= 1 ? 0.0f : qgen_e8m0_half_to_f32(*(const uint8_t*)(qgen_shared + at + 0));
+    }
+    float f2_0[row_tiles][2];
+#pragma unroll
+    for (int m = 0; m < 2 * row_tiles; ++m) {
+        const int at = place[m] + 2 * (kSplit * kBlockBytes);
+        f2_0[m / 2][m % 2] = inside <= 2 ? 0.0f : qgen_e8m0_half_to_f32(*(const uint8_t*)(qgen_shared + at + 0));
+    }
+    float f3_0[row_tiles][2];
+#pragma unroll
+    for (int m = 0; m < 2 * row_tiles; ++m) {
+        const int at = place[m] + 3 * (kSplit * kBlockBytes);
+        f3_0[m / 2][m % 2] = inside <= 3 ? 0.0f : qgen_e8m0_half_to_f32(*(const uint8_t*)(qgen_shared + at + 0));
+    }
+#pragma unroll
+    for (int n = 0; n < column_tiles; ++n) {
+        if (n && 8 * n >= left) break;
+        if (n) r.load(from, skip + n * tile_bytes);
+#pragma unroll
+        for (int m = 0; m < row_tiles; ++m) {
+            if (m && !whole) break;
+            {
+                int total[4] = {0, 0, 0, 0};
+                qgen_mma_k32(total, q[m][0][0], q[m][1][0], q[m][0][1], q[m][1][1], r.x[0], r.x[1]);
 
 #pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                float v = sum[n][i];
-                v = __fmaf_rn(__fmul_rn(i < 2 ? f0_00 : f0_01, dx[0][i % 2]), __int2float_rn(total[i]), v);
-                sum[n][i] = v;
+                for (int i = 0; i < 4; ++i) {
+                    float v = sum[0][n][m][i];
+                    v = __fmaf_rn(__fmul_rn(f0_0[m][i / 2], r.dx[0 + i % 2]), __int2float_rn(total[i]), v);
+                    sum[0][n][m][i] = v;
+                }
+            }
+            {
+                int total[4] = {0, 0, 0, 0};
+                qgen_mma_k32(total, q[m][0][2], q[m][1][2], q[m][0][3], q[m][1][3], r.x[2], r.x[3]);
+
+#pragma unroll
+                for (int i = 0; i < 4; ++i) {
+                    float v = sum[1][n][m][i];
+                    v = __fmaf_rn(__fmul_rn(f1_0[m][i / 2], r.dx[2 + i % 2]), __int2float_rn(total[i]), v);
+                    sum[1][n][m][i] = v;
+                }
+            }
+            {
+                int total[4] = {0, 0, 0, 0};
+                qgen_mma_k32(total, q[m][0][4], q[m][1][4], q[m][0][5], q[m][1][5], r.x[4], r.x[5]);
+
+#pragma unroll
+                for (int i = 0; i < 4; ++i) {
+                    float v = sum[2][n][m][i];
+                    v = __fmaf_rn(__fmul_rn(f2_0[m][i / 2], r.dx[4 + i % 2]), __int2float_rn(total[i]), v);
+                    sum[2][n][m][i] = v;
+                }
+            }
+            {
+                int total[4] = {0, 0, 0, 0};
+                qgen_mma_k32(total, q[m][0][6], q[m][1][6], q[m][0][7], q[m][1][7], r.x[6], r.x[7]);
+
+#pragma unroll
+                for (int i = 0; i < 4; ++i) {
+                    float v = sum[3][n][m][i];
+                    v = __fmaf_rn(__fmul_rn(f3_0[m][i / 2], r.dx[6 + i % 2]), __int2float_rn(total[i]), v);
+                    sum[3][n][m][i] = v;
+                }
             }
         }
     }
 }
 
-// y[token][row] for all rows and up to 8 * column_tiles tokens from token blockIdx.y * 8 * column_tiles on.
-template <int column_tiles, int warps, int warp_blocks, int stages, int pieces, int slot_bytes>
+// y[token][row] for this CTA's share of the rows, and of the tokens up to 8 * column_tiles.
+template <int column_tiles, int row_tiles, int warp_bundles, int stages, int pieces, int slot_bytes>
 __device__ __forceinline__ void ksplit(const uint8_t* weight, int64_t row_stride, int rows, int blocks, int tokens,
                                        const uint8_t* activation, float* y, int64_t y_stride) {
-    constexpr int threads = 32 * warps;
-    constexpr int stage_blocks = warps * warp_blocks;
-    constexpr int substeps = kSlices / warps;
-    constexpr int ring_bytes = stages * kRows * slot_bytes;
+    constexpr int cta_rows = 16 * row_tiles, columns = 8 * column_tiles;
+    constexpr int warp_blocks = kBundle * warp_bundles, stage_blocks = kSplit * warp_blocks;
+    constexpr int substeps = kSlices / kSplit;
+    constexpr int column_stride = cta_rows + 4;  // floats between columns of a partial result: no two threads in one bank
+    constexpr int units = row_tiles * column_tiles;  // of 16 rows and 8 columns, added up by a warp each
+    constexpr bool early = column_tiles == 1;  // records are asked for before the wait for weights
+    using Ring = qgen_ring<kSplit, cta_rows, pieces, slot_bytes, stages>;
 
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
+    // Kept, or they would be worked out again wherever they are used.
+    const int lane = qgen_keep((int)threadIdx.x % 32), warp = qgen_keep((int)threadIdx.x / 32), t = qgen_keep(lane % 4);
+    const int row = qgen_keep(lane / 4);
     const int stage_count = (blocks + stage_blocks - 1) / stage_blocks;
-    const int tiles = (rows + kRows - 1) / kRows;
-    const int column = blockIdx.y * (8 * column_tiles);
-    float* partial = (float*)(qgen_shared + ring_bytes);
+    // The CTAs' column tiles, as equal as eight tokens allow: one with few columns would wait for one with many.
+    const int share = column_tiles <= 2 ? columns : ((tokens + 7) / 8 + (int)gridDim.y - 1) / (int)gridDim.y * 8;
+    const int column = blockIdx.y * share, left = min(tokens - column, share);
+    float* partial = (float*)(qgen_shared + Ring::bytes);
+    uint64_t* barriers = (uint64_t*)(partial + kSplit * columns * column_stride);
+    const uint32_t last_bytes = (uint32_t)(blocks - (stage_count - 1) * stage_blocks) * kBlockBytes;
+    const bool aligned = (((uint32_t)(uint64_t)weight | (uint32_t)row_stride | stage_blocks * kBlockBytes | last_bytes) & 15u) == 0;
+    Ring ring(barriers, aligned, warp, lane);
+    const qgen_handover<kSplit, units < kSplit ? units : kSplit> handover(barriers + 2 * stages, ring.bulk, warp, lane);
+    __syncthreads();
 
-    // This thread's part of the activation planes, from the CTA's first token on.
-    const int64_t places = (tokens + 7) / 8 * (int64_t)blocks, first_place = (int64_t)(column / 8) * blocks;
-    const uint8_t* codes = qgen_keep(activation + first_place * kCodeBytes + lane * (4 * kPieceWords));
-    const uint8_t* scales = qgen_keep(activation + places * kCodeBytes + first_place * (kScales * 32) + t * 8);
-    int ahead_tile = blockIdx.x, ahead_stage = 0, ahead_slot = 0;
+    // The CTA's share of the row tiles, as equal as 16 rows allow.
+    const int fragments = (rows + 15) / 16;
+    const int row_begin = (int)((int64_t)blockIdx.x * fragments / gridDim.x) * 16;
+    const int row_end = min(rows, (int)((int64_t)(blockIdx.x + 1) * fragments / gridDim.x) * 16);
+    int ahead_row = row_begin, ahead_stage = 0;
     auto request = [&]() {
-        if (ahead_tile < tiles)
-            qgen_stage_rows<warps, kRows, pieces, slot_bytes>(
-                qgen_shared + ahead_slot * (kRows * slot_bytes), weight + (int64_t)ahead_stage * (stage_blocks * kBlockBytes),
-                row_stride, ahead_tile * kRows, rows, min(blocks - ahead_stage * stage_blocks, stage_blocks) * kBlockBytes,
-                warp, lane);
-        qgen_copy_commit();
-        ahead_slot = ahead_slot + 1 == stages ? 0 : ahead_slot + 1;
+        ring.request(weight + ahead_row * row_stride + (int64_t)ahead_stage * (stage_blocks * kBlockBytes), row_stride,
+                     min(row_end - ahead_row, cta_rows), min(blocks - ahead_stage * stage_blocks, stage_blocks) * kBlockBytes);
         if (++ahead_stage == stage_count) {
             ahead_stage = 0;
-            ahead_tile += gridDim.x;
+            ahead_row += cta_rows;
         }
     };
-#pragma unroll
-    for (int i = 0; i < stages - 1; ++i) request();
+#pragma unroll 1
+    for (int i = 0; i < Ring::ahead; ++i) request();
 
-    int slot = 0;
-    for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-        float sum[substeps][column_tiles][4] = {};
-        constexpr int rounds = substeps / warp_blocks;  // 1, or with warp_blocks = 1 as many as slices
+    const int bundles = (blocks + kSplit * kBundle - 1) / (kSplit * kBundle) * kSplit;
+    const int64_t tile_bytes = (int64_t)bundles * kRecordBytes;
+    const uint8_t* records = activation + column / 8 * tile_bytes + warp * kRecordBytes;
+    const Record::From from = {qgen_keep(records + lane * 16), qgen_keep(records + t * (8 * kScales) + 1024)};
+    qgen_wait_for_inputs();
+    // Adds up what the warps have of result `number`, rows from `tile` on: a unit a warp, four rows of a column a thread.
+    auto finish = [&](int number, int tile) {
+#pragma unroll 1
+        for (int unit = (warp + number) % kSplit; unit < units; unit += kSplit) {
+            if (unit < kSplit) handover.before_add(number);
+            const int row = unit % row_tiles * 16 + lane % 4 * 4, at = unit / row_tiles * 8 + lane / 4;
+            const float* terms = partial + at * column_stride + row;
+            float v[4][kSplit];
+#pragma unroll
+            for (int w = 0; w < kSplit; ++w) {
+                const float4 four = *(const float4*)(terms + w * (columns * column_stride));
+                v[0][w] = four.x, v[1][w] = four.y, v[2][w] = four.z, v[3][w] = four.w;
+            }
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                const float total = qgen_halving_sum<kSplit>(v[i]);
+                if (tile + row + i < row_end && at < left) qgen_store_f32(y + (column + at) * y_stride + tile + row + i, total);
+            }
+            if (unit + kSplit >= units) handover.after_add();
+        }
+    };
+    int number = 0;
+    for (int tile = row_begin; tile < row_end; tile += cta_rows) {
+        float sum[substeps][column_tiles][row_tiles][4] = {};
         // The slices of the stage at hand come first in sum: after every stage they move up, in a circle. Where the circle
         // stops does not matter: halving adds the same pairs from any place of it.
         auto turn = [&]() {
 #pragma unroll
-            for (int i = 0; rounds > 1 && i < 4 * column_tiles; ++i) {
-                const float first = sum[0][i / 4][i % 4];
+            for (int i = 0; substeps > warp_blocks && i < 4 * column_tiles * row_tiles; ++i) {
+                float v[substeps];
 #pragma unroll
-                for (int s = 1; s < substeps; ++s) sum[s - 1][i / 4][i % 4] = sum[s][i / 4][i % 4];
-                sum[substeps - 1][i / 4][i % 4] = first;
+                for (int s = 0; s < substeps; ++s) v[s] = sum[s][i / 4 / row_tiles][i / 4 % row_tiles][i % 4];
+#pragma unroll
+                for (int s = 0; s < substeps; ++s)
+                    sum[s][i / 4 / row_tiles][i / 4 % row_tiles][i % 4] = v[(s + warp_blocks) % substeps];
             }
         };
 #pragma unroll 1
         for (int stage = 0; stage < stage_count; ++stage) {
-            qgen_copy_wait<stages - 2>();
-            // The stage has landed for every thread, and everyone is done with the slot that is filled next.
-            __syncthreads();
+            const int64_t skip = (int64_t)(stage * (warp_bundles * kSplit)) * kRecordBytes;
+            Record first;
+            const bool any = stage * stage_blocks + warp < blocks;
+            if (early && any) first.load(from, skip);
+            const int slot = ring.wait() + row * slot_bytes;
             request();
-            const uint8_t* ring = qgen_shared + slot * (kRows * slot_bytes);
-            // Where the stage's first byte lies in its 16-byte piece; the low bits of an address suffice.
+            // Where a row's first byte of the stage lies in its 16-byte piece; the low bits of an address suffice.
             const uint32_t start = (uint32_t)(uint64_t)weight + (uint32_t)(stage * (stage_blocks * kBlockBytes)) +
-                                   (uint32_t)(tile * kRows + g) * (uint32_t)row_stride;
-            const int64_t first_block = (int64_t)stage * stage_blocks + warp;
-            const uint8_t* block_codes_at = codes + first_block * kCodeBytes;
-            const uint8_t* block_scales_at = scales + first_block * (kScales * 32);
-            const int lead0 = start & 15u, lead1 = (start + 8u * (uint32_t)row_stride) & 15u;
+                                   (uint32_t)(tile + row) * (uint32_t)row_stride;
+            int place[2 * row_tiles];
 #pragma unroll
-            for (int j = 0; j < warp_blocks; ++j) {
-                const int in_stage = j * warps + warp;
-                if (stage * stage_blocks + in_stage < blocks)
-                    add_block<column_tiles>(ring + g * slot_bytes, lead0 + in_stage * kBlockBytes,
-                                            ring + (g + 8) * slot_bytes, lead1 + in_stage * kBlockBytes, lane, blocks,
-                                            tokens - column, block_codes_at + j * (warps * kCodeBytes),
-                                            block_scales_at + j * (warps * kScales * 32),
-                                            nullptr,
-                                            sum[j]);
+            for (int m = 0; m < 2 * row_tiles; ++m)
+                place[m] = qgen_keep(slot + 8 * m * slot_bytes + (int)((start + 8u * m * (uint32_t)row_stride) & 15u) + warp * kBlockBytes);
+#pragma unroll
+            for (int i = 0; i < warp_bundles; ++i) {
+                const int block = stage * stage_blocks + i * (kSplit * kBundle) + warp;
+                if (block < blocks)
+                    add_bundle<column_tiles, row_tiles>(place, lane, t, left, (blocks - block + kSplit - 1) / kSplit, row_end - tile > 16, from,
+                                                        skip + i * (kSplit * kRecordBytes), tile_bytes, early && i == 0 ? &first : nullptr, sum + i * kBundle);
+#pragma unroll
+                for (int m = 0; m < 2 * row_tiles; ++m) place[m] += kSplit * kBundle * kBlockBytes;
             }
-            slot = slot + 1 == stages ? 0 : slot + 1;
+            ring.release();
             turn();
+            if (stage == 0 && number > 0) finish(number - 1, tile - cta_rows);
         }
         // A warp's own slices first, then those of the warps, always s and s + h.
+        handover.before_write(number);
 #pragma unroll
-        for (int i = 0; i < 4 * column_tiles; ++i) {
+        for (int i = 0; i < 4 * column_tiles * row_tiles; ++i) {
+            const int n = i / 4 / row_tiles, m = i / 4 % row_tiles;
             float own[substeps];
 #pragma unroll
-            for (int s = 0; s < substeps; ++s) own[s] = sum[s][i / 4][i % 4];
-            partial[(warp * 8 * column_tiles + i / 4 * 8 + 2 * t + i % 2) * kColumnStride + g + i % 4 / 2 * 8] =
+            for (int s = 0; s < substeps; ++s) own[s] = sum[s][n][m][i % 4];
+            partial[(warp * columns + 8 * n + 2 * t + i % 2) * column_stride + row + 16 * m + i % 4 / 2 * 8] =
                 qgen_halving_sum<substeps>(own);
         }
-        __syncthreads();
-        for (int i = threadIdx.x; i < kRows * 8 * column_tiles; i += threads) {
-            const int row = i % kRows, at = i / kRows;
-            float v[warps];
-#pragma unroll
-            for (int w = 0; w < warps; ++w) v[w] = partial[(w * 8 * column_tiles + at) * kColumnStride + row];
-            const float total = qgen_halving_sum<warps>(v);
-            if (tile * kRows + row < rows && column + at < tokens)
-                qgen_store_f32(y + (column + at) * y_stride + tile * kRows + row, total);
-        }
+        handover.after_write();
+        ++number;
     }
+    if (!ring.bulk) __syncthreads();
+    if (number > 0) finish(number - 1, row_begin + (number - 1) * cta_rows);
 }
 
 }  // namespace
 
-// capacity 8 tokens, 8 warps, 4 blocks a warp and stage, 4 stages; 47120 bytes of shared memory
-extern "C" __global__ void __launch_bounds__(256, 2)
+// capacity 8 tokens, 16 rows a CTA, 8 warps, 32 blocks of K a stage, 4 stages; 47184 bytes of shared memory
+extern "C" __global__ void __launch_bounds__(256, kRoomy ? 2 : 1)
 mul_mat_mxfp4_q8_g32_t8__ksplit_mma_native_w8(const uint8_t* __restrict__ weight, int64_t row_stride, int rows, int blocks, int tokens,
     const uint8_t* __restrict__ activation, float* __restrict__ y, int64_t y_stride) {
-    ksplit<1, 8, 4, 4, 35, 656>(
+    ksplit<1, 1, 1, 4, 35, 656>(
         weight, row_stride, rows, blocks, tokens, activation, y, y_stride);
 }
-
-// capacity 16 tokens, 8 warps, 4 blocks a warp and stage, 4 stages; 52240 bytes of shared memory
-extern "C" __global__ void __launch_bounds__(256, 2)
+// capacity 16 tokens, 16 rows a CTA, 8 warps, 32 blocks of K a stage, 4 stages; 52304 bytes of shared memory
+extern "C" __global__ void __launch_bounds__(256, kRoomy ? 2 : 1)
 mul_mat_mxfp4_q8_g32_t16__ksplit_mma_native_w8(const uint8_t* __restrict__ weight, int64_t row_stride, int rows, int blocks, int tokens,
     const uint8_t* __restrict__ activation, float* __restrict__ y, int64_t y_stride) {
-    ksplit<2, 8, 4, 4, 35, 656>(
+    ksplit<2, 1, 1, 4, 35, 656>(
         weight, row_stride, rows, blocks, tokens, activation, y, y_stride);
 }
-
-// capacity 32 tokens, 8 warps, 4 blocks a warp and stage, 4 stages; 62480 bytes of shared memory
+// capacity 32 tokens, 32 rows a CTA, 8 warps, 32 blocks of K a stage, 3 stages; 99904 bytes of shared memory
 extern "C" __global__ void __launch_bounds__(256, 1)
 mul_mat_mxfp4_q8_g32_t32__ksplit_mma_native_w8(const uint8_t* __restrict__ weight, int64_t row_stride, int rows, int blocks, int tokens,
     const uint8_t* __restrict__ activation, float* __restrict__ y, int64_t y_stride) {
-    ksplit<4, 8, 4, 4, 35, 656>(
+    ksplit<4, kRoomy ? 2 : 1, 1, 3, 35, 656>(
         weight, row_stride, rows, blocks, tokens, activation, y, y_stride);
 }

@@ -12,50 +12,38 @@
 //             slices are added by halving: slice s < h takes s + h, h = slices/2 .. 1
 // integers    exact: no sum of a unit exceeds 395345920
 //
-#include "qgen_parts.cuh"
-
-extern __shared__ __align__(16) uint8_t qgen_shared[];
+#include "qgen_mma.cuh"
+#include "qgen_ring.cuh"
 
 namespace {
 
 constexpr int kBlockBytes = 210;    // packed bytes of a block
 constexpr int kSlices = 16;       // slices of K in the canonical order
-constexpr int kRows = 16;         // rows of a fragment, and of a CTA
+constexpr int kSplit = 8;        // warps that share rows, the blocks of K dealt to them in turn
+constexpr int kBundle = 1;       // blocks a warp takes at once, kSplit apart
 constexpr int kCodeWords = 16;    // code words of a thread, row and block
-constexpr int kPieceWords = 4;    // activation words a thread loads at once
-constexpr int kChunks = 4;        // such pieces of a thread, token and block
-constexpr int kCodeBytes = 2048;   // activation codes of a block and column tile
-constexpr int kScales = 1;        // activation scales of a block
-constexpr int kSumBytes = 256;    // activation sums of a block and column tile
-constexpr int kColumnStride = 20; // floats between columns of a partial result: no two threads in one bank
-// The code words of thread t for one block of one row, which starts at byte b of `stage`.
-__device__ __forceinline__ void block_codes(const uint8_t* stage, int b, int t, uint32_t (&q)[kCodeWords]) {
-    [[maybe_unused]] const int at0 = 0 + 4 * t;
-    [[maybe_unused]] const int at1 = 16 + 4 * t;
-    [[maybe_unused]] const int at2 = 32 + 4 * t;
-    [[maybe_unused]] const int at3 = 48 + 4 * t;
-    [[maybe_unused]] const int at4 = 64 + 4 * t;
-    [[maybe_unused]] const int at5 = 80 + 4 * t;
-    [[maybe_unused]] const int at6 = 96 + 4 * t;
-    [[maybe_unused]] const int at7 = 112 + 4 * t;
-    [[maybe_unused]] const int at8 = 128 + 4 * t;
-    [[maybe_unused]] const int at9 = 144 + 4 * t;
-    [[maybe_unused]] const int at10 = 160 + 4 * t;
-    [[maybe_unused]] const int at11 = 176 + 4 * t;
-    [[maybe_unused]] const int at12 = 192 + 4 * t;
+constexpr int kChunks = 4;       // 16-byte pieces of activation codes of a thread, token and bundle
+constexpr int kScales = 1;       // activation scales of a token and bundle
+constexpr int kRecordBytes = 2336; // activation record of a bundle and column tile: codes, scales, starts, sums
+// Elsewhere the compiler wants more registers for the same text: there one row tile a warp, and one CTA at a time.
+constexpr bool kRoomy = __CUDA_ARCH__ == 800 || __CUDA_ARCH__ == 900;
+// The code words of thread t for one block of one row, which starts at byte b of shared memory.
+__device__ __forceinline__ void block_codes(int b, int t, uint32_t* q) {
+    [[maybe_unused]] const int from0 = qgen_keep(b + 4 * t);
+
     uint32_t w[12];
-    qgen_words1<1>(w + 0, stage, b + at0);
-    qgen_words1<1>(w + 1, stage, b + at1);
-    qgen_words1<1>(w + 2, stage, b + at2);
-    qgen_words1<1>(w + 3, stage, b + at3);
-    qgen_words1<1>(w + 4, stage, b + at4);
-    qgen_words1<1>(w + 5, stage, b + at5);
-    qgen_words1<1>(w + 6, stage, b + at6);
-    qgen_words1<1>(w + 7, stage, b + at7);
-    qgen_words1<1>(w + 8, stage, b + at8);
-    qgen_words1<1>(w + 9, stage, b + at9);
-    qgen_words1<1>(w + 10, stage, b + at10);
-    qgen_words1<1>(w + 11, stage, b + at11);
+    qgen_words1<1>(w + 0, qgen_shared, from0);
+    qgen_words1<1>(w + 1, qgen_shared, from0 + 16);
+    qgen_words1<1>(w + 2, qgen_shared, from0 + 32);
+    qgen_words1<1>(w + 3, qgen_shared, from0 + 48);
+    qgen_words1<1>(w + 4, qgen_shared, from0 + 64);
+    qgen_words1<1>(w + 5, qgen_shared, from0 + 80);
+    qgen_words1<1>(w + 6, qgen_shared, from0 + 96);
+    qgen_words1<1>(w + 7, qgen_shared, from0 + 112);
+    qgen_words1<1>(w + 8, qgen_shared, from0 + 128);
+    qgen_words1<1>(w + 9, qgen_shared, from0 + 144);
+    qgen_words1<1>(w + 10, qgen_shared, from0 + 160);
+    qgen_words1<1>(w + 11, qgen_shared, from0 + 176);
     q[0] = ((w[0] & 0x0f0f0f0fu) | (w[8] << 4 & 0x30303030u));
     q[4] = ((w[0] >> 4 & 0x0f0f0f0fu) | (w[8] & 0x30303030u));
     q[1] = ((w[1] & 0x0f0f0f0fu) | (w[9] << 4 & 0x30303030u));
@@ -75,320 +63,375 @@ __device__ __forceinline__ void block_codes(const uint8_t* stage, int b, int t, 
 }
 
 // Four integer scales sc of the row, as thread t of a quad holds them.
-__device__ __forceinline__ uint32_t scale_word_sc(const uint8_t* stage, int b, int t) {
-    [[maybe_unused]] const int at0 = 0 + 4 * t;
-    [[maybe_unused]] const int at1 = 16 + 4 * t;
-    [[maybe_unused]] const int at2 = 32 + 4 * t;
-    [[maybe_unused]] const int at3 = 48 + 4 * t;
-    [[maybe_unused]] const int at4 = 64 + 4 * t;
-    [[maybe_unused]] const int at5 = 80 + 4 * t;
-    [[maybe_unused]] const int at6 = 96 + 4 * t;
-    [[maybe_unused]] const int at7 = 112 + 4 * t;
-    [[maybe_unused]] const int at8 = 128 + 4 * t;
-    [[maybe_unused]] const int at9 = 144 + 4 * t;
-    [[maybe_unused]] const int at10 = 160 + 4 * t;
-    [[maybe_unused]] const int at11 = 176 + 4 * t;
-    [[maybe_unused]] const int at12 = 192 + 4 * t;
-    return qgen_word1(stage, b + at12);
+__device__ __forceinline__ uint32_t scale_word_sc(int b, int t) {
+    [[maybe_unused]] const int from0 = qgen_keep(b + 4 * t);
+
+    return qgen_word1(qgen_shared, from0 + 192);
 }
 
-// Adds one block of 16 rows times the tokens of `column_tiles` tiles to the slice sums of this thread: rows g and g + 8,
-// tokens 2t and 2t + 1 of every tile. The block of row g starts at byte b0 of stage0, that of row g + 8 at b1 of stage1.
-// `left` tokens are left from the first of the CTA on; codes, scales and sums point to this thread's part of the
-// block's activations, `blocks` blocks before those of the next tile.
-template <int column_tiles>
-__device__ __forceinline__ void add_block(const uint8_t* stage0, int b0, const uint8_t* stage1, int b1, int lane,
-                                          int blocks, int left, const uint8_t* codes, const uint8_t* scales,
-                                          const uint8_t* sums, float (&sum)[column_tiles][4]) {
-    const int t = lane % 4, g = lane / 4;
-    uint32_t q0[kCodeWords], q1[kCodeWords];
-    block_codes(stage0, b0, t, q0);
-    block_codes(stage1, b1, t, q1);
-    const uint32_t own_sc0 = scale_word_sc(stage0, b0, t), own_sc1 = scale_word_sc(stage1, b1, t);
-    uint32_t sc0[4], sc1[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-        sc0[i] = __shfl_sync(0xffffffffu, own_sc0, (lane & 28) + i);
-        sc1[i] = __shfl_sync(0xffffffffu, own_sc1, (lane & 28) + i);
-    }
-    const float f0_00 = qgen_f16_to_f32(*(const uint16_t*)(stage0 + b0 + 208));
-    const float f0_01 = qgen_f16_to_f32(*(const uint16_t*)(stage1 + b1 + 208));
-#pragma unroll
-    for (int n = 0; n < column_tiles; ++n) {
-        if (8 * n >= left) break;
-        const int64_t skip = (int64_t)n * blocks;
-        uint32_t x[kPieceWords * kChunks];
-        const bool wanted = 8 * n + g < left;
+// What a thread needs of one activation record: codes of token g, the rest of tokens 2t and 2t + 1.
+struct Record {
+    uint32_t x[4 * kChunks];
+    float dx[2 * kScales];
+    uint2 a;
+    // Where this thread's codes, and its part of the rest, begin in a record of bundle and column tile 0.
+    struct From {
+        const uint8_t *codes, *scales, *sums;
+    };
+
+    __device__ __forceinline__ void load(const From& from, int64_t skip) {
+        const uint8_t* p = from.codes + skip;
 #pragma unroll
         for (int c = 0; c < kChunks; ++c) {
-            const uint8_t* piece = codes + skip * kCodeBytes + c * (128 * kPieceWords);
-            const uint4 v = wanted ? qgen_load_u32x4(piece) : make_uint4(0, 0, 0, 0);
+            const uint4 v = qgen_load_u32x4(p + 512 * c);
             x[4 * c] = v.x, x[4 * c + 1] = v.y, x[4 * c + 2] = v.z, x[4 * c + 3] = v.w;
         }
-        float dx[kScales][2];
-#pragma unroll
-        for (int s = 0; s < kScales; ++s) {
-            const uint2 v = qgen_load_u32x2(scales + skip * (kScales * 32) + s * 32);
-            dx[s][0] = __uint_as_float(v.x), dx[s][1] = __uint_as_float(v.y);
-        }
-        const uint2 a = qgen_load_u32x2(sums + skip * kSumBytes);
-        {
-            int total[4] = {0, 0, 0, 0};
-            {
-                int d[4] = {0, 0, 0, 0};
-                qgen_mma_k16(d, q0[0], q1[0], x[0]);
-                const int s0 = qgen_signed_byte<0>(sc0[0]);
-                const int s1 = qgen_signed_byte<0>(sc1[0]);
-                total[0] += s0 * d[0], total[1] += s0 * d[1], total[2] += s1 * d[2], total[3] += s1 * d[3];
-            }
-            {
-                int d[4] = {0, 0, 0, 0};
-                qgen_mma_k16(d, q0[1], q1[1], x[1]);
-                const int s0 = qgen_signed_byte<1>(sc0[0]);
-                const int s1 = qgen_signed_byte<1>(sc1[0]);
-                total[0] += s0 * d[0], total[1] += s0 * d[1], total[2] += s1 * d[2], total[3] += s1 * d[3];
-            }
-            {
-                int d[4] = {0, 0, 0, 0};
-                qgen_mma_k16(d, q0[2], q1[2], x[2]);
-                const int s0 = qgen_signed_byte<2>(sc0[0]);
-                const int s1 = qgen_signed_byte<2>(sc1[0]);
-                total[0] += s0 * d[0], total[1] += s0 * d[1], total[2] += s1 * d[2], total[3] += s1 * d[3];
-            }
-            {
-                int d[4] = {0, 0, 0, 0};
-                qgen_mma_k16(d, q0[3], q1[3], x[3]);
-                const int s0 = qgen_signed_byte<3>(sc0[0]);
-                const int s1 = qgen_signed_byte<3>(sc1[0]);
-                total[0] += s0 * d[0], total[1] += s0 * d[1], total[2] += s1 * d[2], total[3] += s1 * d[3];
-            }
-            {
-                int d[4] = {0, 0, 0, 0};
-                qgen_mma_k16(d, q0[4], q1[4], x[4]);
-                const int s0 = qgen_signed_byte<0>(sc0[1]);
-                const int s1 = qgen_signed_byte<0>(sc1[1]);
-                total[0] += s0 * d[0], total[1] += s0 * d[1], total[2] += s1 * d[2], total[3] += s1 * d[3];
-            }
-            {
-                int d[4] = {0, 0, 0, 0};
-                qgen_mma_k16(d, q0[5], q1[5], x[5]);
-                const int s0 = qgen_signed_byte<1>(sc0[1]);
-                const int s1 = qgen_signed_byte<1>(sc1[1]);
-                total[0] += s0 * d[0], total[1] += s0 * d[1], total[2] += s1 * d[2], total[3] += s1 * d[3];
-            }
-            {
-                int d[4] = {0, 0, 0, 0};
-                qgen_mma_k16(d, q0[6], q1[6], x[6]);
-                const int s0 = qgen_signed_byte<2>(sc0[1]);
-                const int s1 = qgen_signed_byte<2>(sc1[1]);
-                total[0] += s0 * d[0], total[1] += s0 * d[1], total[2] += s1 * d[2], total[3] += s1 * d[3];
-            }
-            {
-                int d[4] = {0, 0, 0, 0};
-                qgen_mma_k16(d, q0[7], q1[7], x[7]);
-                const int s0 = qgen_signed_byte<3>(sc0[1]);
-                const int s1 = qgen_signed_byte<3>(sc1[1]);
-                total[0] += s0 * d[0], total[1] += s0 * d[1], total[2] += s1 * d[2], total[3] += s1 * d[3];
-            }
-            {
-                int d[4] = {0, 0, 0, 0};
-                qgen_mma_k16(d, q0[8], q1[8], x[8]);
-                const int s0 = qgen_signed_byte<0>(sc0[2]);
-                const int s1 = qgen_signed_byte<0>(sc1[2]);
-                total[0] += s0 * d[0], total[1] += s0 * d[1], total[2] += s1 * d[2], total[3] += s1 * d[3];
-            }
-            {
-                int d[4] = {0, 0, 0, 0};
-                qgen_mma_k16(d, q0[9], q1[9], x[9]);
-                const int s0 = qgen_signed_byte<1>(sc0[2]);
-                const int s1 = qgen_signed_byte<1>(sc1[2]);
-                total[0] += s0 * d[0], total[1] += s0 * d[1], total[2] += s1 * d[2], total[3] += s1 * d[3];
-            }
-            {
-                int d[4] = {0, 0, 0, 0};
-                qgen_mma_k16(d, q0[10], q1[10], x[10]);
-                const int s0 = qgen_signed_byte<2>(sc0[2]);
-                const int s1 = qgen_signed_byte<2>(sc1[2]);
-                total[0] += s0 * d[0], total[1] += s0 * d[1], total[2] += s1 * d[2], total[3] += s1 * d[3];
-            }
-            {
-                int d[4] = {0, 0, 0, 0};
-                qgen_mma_k16(d, q0[11], q1[11], x[11]);
-                const int s0 = qgen_signed_byte<3>(sc0[2]);
-                const int s1 = qgen_signed_byte<3>(sc1[2]);
-                total[0] += s0 * d[0], total[1] += s0 * d[1], total[2] += s1 * d[2], total[3] += s1 * d[3];
-            }
-            {
-                int d[4] = {0, 0, 0, 0};
-                qgen_mma_k16(d, q0[12], q1[12], x[12]);
-                const int s0 = qgen_signed_byte<0>(sc0[3]);
-                const int s1 = qgen_signed_byte<0>(sc1[3]);
-                total[0] += s0 * d[0], total[1] += s0 * d[1], total[2] += s1 * d[2], total[3] += s1 * d[3];
-            }
-            {
-                int d[4] = {0, 0, 0, 0};
-                qgen_mma_k16(d, q0[13], q1[13], x[13]);
-                const int s0 = qgen_signed_byte<1>(sc0[3]);
-                const int s1 = qgen_signed_byte<1>(sc1[3]);
-                total[0] += s0 * d[0], total[1] += s0 * d[1], total[2] += s1 * d[2], total[3] += s1 * d[3];
-            }
-            {
-                int d[4] = {0, 0, 0, 0};
-                qgen_mma_k16(d, q0[14], q1[14], x[14]);
-                const int s0 = qgen_signed_byte<2>(sc0[3]);
-                const int s1 = qgen_signed_byte<2>(sc1[3]);
-                total[0] += s0 * d[0], total[1] += s0 * d[1], total[2] += s1 * d[2], total[3] += s1 * d[3];
-            }
-            {
-                int d[4] = {0, 0, 0, 0};
-                qgen_mma_k16(d, q0[15], q1[15], x[15]);
-                const int s0 = qgen_signed_byte<3>(sc0[3]);
-                const int s1 = qgen_signed_byte<3>(sc1[3]);
-                total[0] += s0 * d[0], total[1] += s0 * d[1], total[2] += s1 * d[2], total[3] += s1 * d[3];
-            }
+        qgen_load_floats<2 * kScales>(dx, from.scales + skip);
+        a = qgen_load_u32x2(from.sums + skip);
+    }
+};
 
-            // sum over groups of sc * (sum of activations), which is low + 128 * high
-            int low_sc[4] = {0, 0, 0, 0}, high_sc[4] = {0, 0, 0, 0};
-            qgen_mma_k16(low_sc, own_sc0, own_sc1, a.x);
-            qgen_mma_k16(high_sc, own_sc0, own_sc1, a.y);
+// Adds a bundle of `row_tiles` times 16 rows times the tokens of `column_tiles` tiles to the slice sums of this thread:
+// rows g and g + 8 of every row tile, whose first block starts at place[..] of shared memory, tokens 2t and 2t + 1 of
+// every column tile; of two row tiles only the first unless `whole`. `left` tokens are left from the CTA's first on, `inside` blocks of the bundle are; the records
+// begin `skip` bytes from `from`, those of the next column tile tile_bytes later.
+template <int column_tiles, int row_tiles>
+__device__ __forceinline__ void add_bundle(const int (&place)[2 * row_tiles], int lane, int t, int left, int inside, bool whole,
+                                           const Record::From& from, int64_t skip, int64_t tile_bytes, const Record* first,
+                                           float (*sum)[column_tiles][row_tiles][4]) {
+    Record r;
+    if (first) r = *first;
+    else r.load(from, skip);
+    uint32_t q[row_tiles][2][kBundle * kCodeWords];
 #pragma unroll
-            for (int i = 0; i < 4; ++i) total[i] += -32 * (low_sc[i] + 128 * high_sc[i]);
+    for (int m = 0; m < 2 * row_tiles; ++m)
 #pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                float v = sum[n][i];
-                v = __fmaf_rn(__fmul_rn(i < 2 ? f0_00 : f0_01, dx[0][i % 2]), __int2float_rn(total[i]), v);
-                sum[n][i] = v;
+        for (int j = 0; j < kBundle; ++j)
+            if (m < 2 || whole) block_codes(place[m] + j * (kSplit * kBlockBytes), t, q[m / 2][m % 2] + j * kCodeWords);
+    uint32_t own_sc[row_tiles][2], sc[row_tiles][2][4];
+#pragma unroll
+    for (int m = 0; m < 2 * row_tiles; ++m) {
+        own_sc[m / 2][m % 2] = scale_word_sc(place[m], t);
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+            sc[m / 2][m % 2][i] = __shfl_sync(0xffffffffu, own_sc[m / 2][m % 2], (lane & 28) + i);
+    }
+    float f0_0[row_tiles][2];
+#pragma unroll
+    for (int m = 0; m < 2 * row_tiles; ++m) {
+        const int at = place[m];
+        f0_0[m / 2][m % 2] = qgen_f16_to_f32(*(const uint16_t*)(qgen_shared + at + 208));
+    }
+#pragma unroll
+    for (int n = 0; n < column_tiles; ++n) {
+        if (n && 8 * n >= left) break;
+        if (n) r.load(from, skip + n * tile_bytes);
+#pragma unroll
+        for (int m = 0; m < row_tiles; ++m) {
+            if (m && !whole) break;
+            {
+                int total[4] = {0, 0, 0, 0};
+                {
+                    int d[4] = {0, 0, 0, 0};
+                qgen_mma_k16(d, q[m][0][0], q[m][1][0], r.x[0]);
+
+                    const int s0 = qgen_signed_byte<0>(sc[m][0][0]);
+                    const int s1 = qgen_signed_byte<0>(sc[m][1][0]);
+                    total[0] += s0 * d[0], total[1] += s0 * d[1], total[2] += s1 * d[2], total[3] += s1 * d[3];
+                }
+                {
+                    int d[4] = {0, 0, 0, 0};
+                qgen_mma_k16(d, q[m][0][1], q[m][1][1], r.x[1]);
+
+                    const int s0 = qgen_signed_byte<1>(sc[m][0][0]);
+                    const int s1 = qgen_signed_byte<1>(sc[m][1][0]);
+                    total[0] += s0 * d[0], total[1] += s0 * d[1], total[2] += s1 * d[2], total[3] += s1 * d[3];
+                }
+                {
+                    int d[4] = {0, 0, 0, 0};
+                qgen_mma_k16(d, q[m][0][2], q[m][1][2], r.x[2]);
+
+                    const int s0 = qgen_signed_byte<2>(sc[m][0][0]);
+                    const int s1 = qgen_signed_byte<2>(sc[m][1][0]);
+                    total[0] += s0 * d[0], total[1] += s0 * d[1], total[2] += s1 * d[2], total[3] += s1 * d[3];
+                }
+                {
+                    int d[4] = {0, 0, 0, 0};
+                qgen_mma_k16(d, q[m][0][3], q[m][1][3], r.x[3]);
+
+                    const int s0 = qgen_signed_byte<3>(sc[m][0][0]);
+                    const int s1 = qgen_signed_byte<3>(sc[m][1][0]);
+                    total[0] += s0 * d[0], total[1] += s0 * d[1], total[2] += s1 * d[2], total[3] += s1 * d[3];
+                }
+                {
+                    int d[4] = {0, 0, 0, 0};
+                qgen_mma_k16(d, q[m][0][4], q[m][1][4], r.x[4]);
+
+                    const int s0 = qgen_signed_byte<0>(sc[m][0][1]);
+                    const int s1 = qgen_signed_byte<0>(sc[m][1][1]);
+                    total[0] += s0 * d[0], total[1] += s0 * d[1], total[2] += s1 * d[2], total[3] += s1 * d[3];
+                }
+                {
+                    int d[4] = {0, 0, 0, 0};
+                qgen_mma_k16(d, q[m][0][5], q[m][1][5], r.x[5]);
+
+                    const int s0 = qgen_signed_byte<1>(sc[m][0][1]);
+                    const int s1 = qgen_signed_byte<1>(sc[m][1][1]);
+                    total[0] += s0 * d[0], total[1] += s0 * d[1], total[2] += s1 * d[2], total[3] += s1 * d[3];
+                }
+                {
+                    int d[4] = {0, 0, 0, 0};
+                qgen_mma_k16(d, q[m][0][6], q[m][1][6], r.x[6]);
+
+                    const int s0 = qgen_signed_byte<2>(sc[m][0][1]);
+                    const int s1 = qgen_signed_byte<2>(sc[m][1][1]);
+                    total[0] += s0 * d[0], total[1] += s0 * d[1], total[2] += s1 * d[2], total[3] += s1 * d[3];
+                }
+                {
+                    int d[4] = {0, 0, 0, 0};
+                qgen_mma_k16(d, q[m][0][7], q[m][1][7], r.x[7]);
+
+                    const int s0 = qgen_signed_byte<3>(sc[m][0][1]);
+                    const int s1 = qgen_signed_byte<3>(sc[m][1][1]);
+                    total[0] += s0 * d[0], total[1] += s0 * d[1], total[2] += s1 * d[2], total[3] += s1 * d[3];
+                }
+                {
+                    int d[4] = {0, 0, 0, 0};
+                qgen_mma_k16(d, q[m][0][8], q[m][1][8], r.x[8]);
+
+                    const int s0 = qgen_signed_byte<0>(sc[m][0][2]);
+                    const int s1 = qgen_signed_byte<0>(sc[m][1][2]);
+                    total[0] += s0 * d[0], total[1] += s0 * d[1], total[2] += s1 * d[2], total[3] += s1 * d[3];
+                }
+                {
+                    int d[4] = {0, 0, 0, 0};
+                qgen_mma_k16(d, q[m][0][9], q[m][1][9], r.x[9]);
+
+                    const int s0 = qgen_signed_byte<1>(sc[m][0][2]);
+                    const int s1 = qgen_signed_byte<1>(sc[m][1][2]);
+                    total[0] += s0 * d[0], total[1] += s0 * d[1], total[2] += s1 * d[2], total[3] += s1 * d[3];
+                }
+                {
+                    int d[4] = {0, 0, 0, 0};
+                qgen_mma_k16(d, q[m][0][10], q[m][1][10], r.x[10]);
+
+                    const int s0 = qgen_signed_byte<2>(sc[m][0][2]);
+                    const int s1 = qgen_signed_byte<2>(sc[m][1][2]);
+                    total[0] += s0 * d[0], total[1] += s0 * d[1], total[2] += s1 * d[2], total[3] += s1 * d[3];
+                }
+                {
+                    int d[4] = {0, 0, 0, 0};
+                qgen_mma_k16(d, q[m][0][11], q[m][1][11], r.x[11]);
+
+                    const int s0 = qgen_signed_byte<3>(sc[m][0][2]);
+                    const int s1 = qgen_signed_byte<3>(sc[m][1][2]);
+                    total[0] += s0 * d[0], total[1] += s0 * d[1], total[2] += s1 * d[2], total[3] += s1 * d[3];
+                }
+                {
+                    int d[4] = {0, 0, 0, 0};
+                qgen_mma_k16(d, q[m][0][12], q[m][1][12], r.x[12]);
+
+                    const int s0 = qgen_signed_byte<0>(sc[m][0][3]);
+                    const int s1 = qgen_signed_byte<0>(sc[m][1][3]);
+                    total[0] += s0 * d[0], total[1] += s0 * d[1], total[2] += s1 * d[2], total[3] += s1 * d[3];
+                }
+                {
+                    int d[4] = {0, 0, 0, 0};
+                qgen_mma_k16(d, q[m][0][13], q[m][1][13], r.x[13]);
+
+                    const int s0 = qgen_signed_byte<1>(sc[m][0][3]);
+                    const int s1 = qgen_signed_byte<1>(sc[m][1][3]);
+                    total[0] += s0 * d[0], total[1] += s0 * d[1], total[2] += s1 * d[2], total[3] += s1 * d[3];
+                }
+                {
+                    int d[4] = {0, 0, 0, 0};
+                qgen_mma_k16(d, q[m][0][14], q[m][1][14], r.x[14]);
+
+                    const int s0 = qgen_signed_byte<2>(sc[m][0][3]);
+                    const int s1 = qgen_signed_byte<2>(sc[m][1][3]);
+                    total[0] += s0 * d[0], total[1] += s0 * d[1], total[2] += s1 * d[2], total[3] += s1 * d[3];
+                }
+                {
+                    int d[4] = {0, 0, 0, 0};
+                qgen_mma_k16(d, q[m][0][15], q[m][1][15], r.x[15]);
+
+                    const int s0 = qgen_signed_byte<3>(sc[m][0][3]);
+                    const int s1 = qgen_signed_byte<3>(sc[m][1][3]);
+                    total[0] += s0 * d[0], total[1] += s0 * d[1], total[2] += s1 * d[2], total[3] += s1 * d[3];
+                }
+
+                // sum over groups of sc * (sum of activations), which is low + 128 * high
+                int low_sc[4] = {0, 0, 0, 0}, high_sc[4] = {0, 0, 0, 0};
+                qgen_mma_k16(low_sc, own_sc[m][0], own_sc[m][1], r.a.x);
+                qgen_mma_k16(high_sc, own_sc[m][0], own_sc[m][1], r.a.y);
+#pragma unroll
+                for (int i = 0; i < 4; ++i) total[i] += -32 * (low_sc[i] + 128 * high_sc[i]);
+#pragma unroll
+                for (int i = 0; i < 4; ++i) {
+                    float v = sum[0][n][m][i];
+                    v = __fmaf_rn(__fmul_rn(f0_0[m][i / 2], r.dx[0 + i % 2]), __int2float_rn(total[i]), v);
+                    sum[0][n][m][i] = v;
+                }
             }
         }
     }
 }
 
-// y[token][row] for all rows and up to 8 * column_tiles tokens from token blockIdx.y * 8 * column_tiles on.
-template <int column_tiles, int warps, int warp_blocks, int stages, int pieces, int slot_bytes>
+// y[token][row] for this CTA's share of the rows, and of the tokens up to 8 * column_tiles.
+template <int column_tiles, int row_tiles, int warp_bundles, int stages, int pieces, int slot_bytes>
 __device__ __forceinline__ void ksplit(const uint8_t* weight, int64_t row_stride, int rows, int blocks, int tokens,
                                        const uint8_t* activation, float* y, int64_t y_stride) {
-    constexpr int threads = 32 * warps;
-    constexpr int stage_blocks = warps * warp_blocks;
-    constexpr int substeps = kSlices / warps;
-    constexpr int ring_bytes = stages * kRows * slot_bytes;
+    constexpr int cta_rows = 16 * row_tiles, columns = 8 * column_tiles;
+    constexpr int warp_blocks = kBundle * warp_bundles, stage_blocks = kSplit * warp_blocks;
+    constexpr int substeps = kSlices / kSplit;
+    constexpr int column_stride = cta_rows + 4;  // floats between columns of a partial result: no two threads in one bank
+    constexpr int units = row_tiles * column_tiles;  // of 16 rows and 8 columns, added up by a warp each
+    constexpr bool early = false;  // records are asked for before the wait for weights
+    using Ring = qgen_ring<kSplit, cta_rows, pieces, slot_bytes, stages>;
 
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
+    // Kept, or they would be worked out again wherever they are used.
+    const int lane = qgen_keep((int)threadIdx.x % 32), warp = qgen_keep((int)threadIdx.x / 32), t = qgen_keep(lane % 4);
+    const int row = qgen_keep(lane / 4);
     const int stage_count = (blocks + stage_blocks - 1) / stage_blocks;
-    const int tiles = (rows + kRows - 1) / kRows;
-    const int column = blockIdx.y * (8 * column_tiles);
-    float* partial = (float*)(qgen_shared + ring_bytes);
+    // The CTAs' column tiles, as equal as eight tokens allow: one with few columns would wait for one with many.
+    const int share = column_tiles <= 2 ? columns : ((tokens + 7) / 8 + (int)gridDim.y - 1) / (int)gridDim.y * 8;
+    const int column = blockIdx.y * share, left = min(tokens - column, share);
+    float* partial = (float*)(qgen_shared + Ring::bytes);
+    uint64_t* barriers = (uint64_t*)(partial + kSplit * columns * column_stride);
+    const uint32_t last_bytes = (uint32_t)(blocks - (stage_count - 1) * stage_blocks) * kBlockBytes;
+    const bool aligned = (((uint32_t)(uint64_t)weight | (uint32_t)row_stride | stage_blocks * kBlockBytes | last_bytes) & 15u) == 0;
+    Ring ring(barriers, aligned, warp, lane);
+    const qgen_handover<kSplit, units < kSplit ? units : kSplit> handover(barriers + 2 * stages, ring.bulk, warp, lane);
+    __syncthreads();
 
-    // This thread's part of the activation planes, from the CTA's first token on.
-    const int64_t places = (tokens + 7) / 8 * (int64_t)blocks, first_place = (int64_t)(column / 8) * blocks;
-    const uint8_t* codes = qgen_keep(activation + first_place * kCodeBytes + lane * (4 * kPieceWords));
-    const uint8_t* scales = qgen_keep(activation + places * kCodeBytes + first_place * (kScales * 32) + t * 8);
-    const uint8_t* sums = qgen_keep(activation + places * (kCodeBytes + kScales * 32) + first_place * kSumBytes +
-                                    lane * 8);
-    int ahead_tile = blockIdx.x, ahead_stage = 0, ahead_slot = 0;
+    // The CTA's share of the row tiles, as equal as 16 rows allow.
+    const int fragments = (rows + 15) / 16;
+    const int row_begin = (int)((int64_t)blockIdx.x * fragments / gridDim.x) * 16;
+    const int row_end = min(rows, (int)((int64_t)(blockIdx.x + 1) * fragments / gridDim.x) * 16);
+    int ahead_row = row_begin, ahead_stage = 0;
     auto request = [&]() {
-        if (ahead_tile < tiles)
-            qgen_stage_rows<warps, kRows, pieces, slot_bytes>(
-                qgen_shared + ahead_slot * (kRows * slot_bytes), weight + (int64_t)ahead_stage * (stage_blocks * kBlockBytes),
-                row_stride, ahead_tile * kRows, rows, min(blocks - ahead_stage * stage_blocks, stage_blocks) * kBlockBytes,
-                warp, lane);
-        qgen_copy_commit();
-        ahead_slot = ahead_slot + 1 == stages ? 0 : ahead_slot + 1;
+        ring.request(weight + ahead_row * row_stride + (int64_t)ahead_stage * (stage_blocks * kBlockBytes), row_stride,
+                     min(row_end - ahead_row, cta_rows), min(blocks - ahead_stage * stage_blocks, stage_blocks) * kBlockBytes);
         if (++ahead_stage == stage_count) {
             ahead_stage = 0;
-            ahead_tile += gridDim.x;
+            ahead_row += cta_rows;
         }
     };
-#pragma unroll
-    for (int i = 0; i < stages - 1; ++i) request();
+#pragma unroll 1
+    for (int i = 0; i < Ring::ahead; ++i) request();
 
-    int slot = 0;
-    for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-        float sum[substeps][column_tiles][4] = {};
-        constexpr int rounds = substeps / warp_blocks;  // 1, or with warp_blocks = 1 as many as slices
+    const int bundles = blocks;
+    const int64_t tile_bytes = (int64_t)bundles * kRecordBytes;
+    const uint8_t* records = activation + column / 8 * tile_bytes + warp * kRecordBytes;
+    const Record::From from = {qgen_keep(records + lane * 16), qgen_keep(records + t * (8 * kScales) + 2048), qgen_keep(records + lane * 8 + 2080)};
+    qgen_wait_for_inputs();
+    // Adds up what the warps have of result `number`, rows from `tile` on: a unit a warp, four rows of a column a thread.
+    auto finish = [&](int number, int tile) {
+#pragma unroll 1
+        for (int unit = (warp + number) % kSplit; unit < units; unit += kSplit) {
+            if (unit < kSplit) handover.before_add(number);
+            const int row = unit % row_tiles * 16 + lane % 4 * 4, at = unit / row_tiles * 8 + lane / 4;
+            const float* terms = partial + at * column_stride + row;
+            float v[4][kSplit];
+#pragma unroll
+            for (int w = 0; w < kSplit; ++w) {
+                const float4 four = *(const float4*)(terms + w * (columns * column_stride));
+                v[0][w] = four.x, v[1][w] = four.y, v[2][w] = four.z, v[3][w] = four.w;
+            }
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                const float total = qgen_halving_sum<kSplit>(v[i]);
+                if (tile + row + i < row_end && at < left) qgen_store_f32(y + (column + at) * y_stride + tile + row + i, total);
+            }
+            if (unit + kSplit >= units) handover.after_add();
+        }
+    };
+    int number = 0;
+    for (int tile = row_begin; tile < row_end; tile += cta_rows) {
+        float sum[substeps][column_tiles][row_tiles][4] = {};
         // The slices of the stage at hand come first in sum: after every stage they move up, in a circle. Where the circle
         // stops does not matter: halving adds the same pairs from any place of it.
         auto turn = [&]() {
 #pragma unroll
-            for (int i = 0; rounds > 1 && i < 4 * column_tiles; ++i) {
-                const float first = sum[0][i / 4][i % 4];
+            for (int i = 0; substeps > warp_blocks && i < 4 * column_tiles * row_tiles; ++i) {
+                float v[substeps];
 #pragma unroll
-                for (int s = 1; s < substeps; ++s) sum[s - 1][i / 4][i % 4] = sum[s][i / 4][i % 4];
-                sum[substeps - 1][i / 4][i % 4] = first;
+                for (int s = 0; s < substeps; ++s) v[s] = sum[s][i / 4 / row_tiles][i / 4 % row_tiles][i % 4];
+#pragma unroll
+                for (int s = 0; s < substeps; ++s)
+                    sum[s][i / 4 / row_tiles][i / 4 % row_tiles][i % 4] = v[(s + warp_blocks) % substeps];
             }
         };
 #pragma unroll 1
         for (int stage = 0; stage < stage_count; ++stage) {
-            qgen_copy_wait<stages - 2>();
-            // The stage has landed for every thread, and everyone is done with the slot that is filled next.
-            __syncthreads();
+            const int64_t skip = (int64_t)(stage * (warp_bundles * kSplit)) * kRecordBytes;
+            Record first;
+            const bool any = stage * stage_blocks + warp < blocks;
+            if (early && any) first.load(from, skip);
+            const int slot = ring.wait() + row * slot_bytes;
             request();
-            const uint8_t* ring = qgen_shared + slot * (kRows * slot_bytes);
-            // Where the stage's first byte lies in its 16-byte piece; the low bits of an address suffice.
+            // Where a row's first byte of the stage lies in its 16-byte piece; the low bits of an address suffice.
             const uint32_t start = (uint32_t)(uint64_t)weight + (uint32_t)(stage * (stage_blocks * kBlockBytes)) +
-                                   (uint32_t)(tile * kRows + g) * (uint32_t)row_stride;
-            const int64_t first_block = (int64_t)stage * stage_blocks + warp;
-            const uint8_t* block_codes_at = codes + first_block * kCodeBytes;
-            const uint8_t* block_scales_at = scales + first_block * (kScales * 32);
-            const uint8_t* block_sums_at = sums + first_block * kSumBytes;
-            const int lead0 = start & 15u, lead1 = (start + 8u * (uint32_t)row_stride) & 15u;
+                                   (uint32_t)(tile + row) * (uint32_t)row_stride;
+            int place[2 * row_tiles];
 #pragma unroll
-            for (int j = 0; j < warp_blocks; ++j) {
-                const int in_stage = j * warps + warp;
-                if (stage * stage_blocks + in_stage < blocks)
-                    add_block<column_tiles>(ring + g * slot_bytes, lead0 + in_stage * kBlockBytes,
-                                            ring + (g + 8) * slot_bytes, lead1 + in_stage * kBlockBytes, lane, blocks,
-                                            tokens - column, block_codes_at + j * (warps * kCodeBytes),
-                                            block_scales_at + j * (warps * kScales * 32),
-                                            block_sums_at + j * (warps * kSumBytes),
-                                            sum[j]);
+            for (int m = 0; m < 2 * row_tiles; ++m)
+                place[m] = qgen_keep(slot + 8 * m * slot_bytes + (int)((start + 8u * m * (uint32_t)row_stride) & 15u) + warp * kBlockBytes);
+#pragma unroll
+            for (int i = 0; i < warp_bundles; ++i) {
+                const int block = stage * stage_blocks + i * (kSplit * kBundle) + warp;
+                if (block < blocks)
+                    add_bundle<column_tiles, row_tiles>(place, lane, t, left, (blocks - block + kSplit - 1) / kSplit, row_end - tile > 16, from,
+                                                        skip + i * (kSplit * kRecordBytes), tile_bytes, early && i == 0 ? &first : nullptr, sum + i * kBundle);
+#pragma unroll
+                for (int m = 0; m < 2 * row_tiles; ++m) place[m] += kSplit * kBundle * kBlockBytes;
             }
-            slot = slot + 1 == stages ? 0 : slot + 1;
+            ring.release();
             turn();
+            if (stage == 0 && number > 0) finish(number - 1, tile - cta_rows);
         }
         // A warp's own slices first, then those of the warps, always s and s + h.
+        handover.before_write(number);
 #pragma unroll
-        for (int i = 0; i < 4 * column_tiles; ++i) {
+        for (int i = 0; i < 4 * column_tiles * row_tiles; ++i) {
+            const int n = i / 4 / row_tiles, m = i / 4 % row_tiles;
             float own[substeps];
 #pragma unroll
-            for (int s = 0; s < substeps; ++s) own[s] = sum[s][i / 4][i % 4];
-            partial[(warp * 8 * column_tiles + i / 4 * 8 + 2 * t + i % 2) * kColumnStride + g + i % 4 / 2 * 8] =
+            for (int s = 0; s < substeps; ++s) own[s] = sum[s][n][m][i % 4];
+            partial[(warp * columns + 8 * n + 2 * t + i % 2) * column_stride + row + 16 * m + i % 4 / 2 * 8] =
                 qgen_halving_sum<substeps>(own);
         }
-        __syncthreads();
-        for (int i = threadIdx.x; i < kRows * 8 * column_tiles; i += threads) {
-            const int row = i % kRows, at = i / kRows;
-            float v[warps];
-#pragma unroll
-            for (int w = 0; w < warps; ++w) v[w] = partial[(w * 8 * column_tiles + at) * kColumnStride + row];
-            const float total = qgen_halving_sum<warps>(v);
-            if (tile * kRows + row < rows && column + at < tokens)
-                qgen_store_f32(y + (column + at) * y_stride + tile * kRows + row, total);
-        }
+        handover.after_write();
+        ++number;
     }
+    if (!ring.bulk) __syncthreads();
+    if (number > 0) finish(number - 1, row_begin + (number - 1) * cta_rows);
 }
 
 }  // namespace
 
-// capacity 8 tokens, 8 warps, 1 block a warp and stage, 2 stages; 62992 bytes of shared memory
-extern "C" __global__ void __launch_bounds__(256, 2)
+// capacity 8 tokens, 16 rows a CTA, 8 warps, 8 blocks of K a stage, 3 stages; 91968 bytes of shared memory
+extern "C" __global__ void __launch_bounds__(256, kRoomy ? 2 : 1)
 mul_mat_q6_k_q8_g256_t8__ksplit_mma_native_w8(const uint8_t* __restrict__ weight, int64_t row_stride, int rows, int blocks, int tokens,
     const uint8_t* __restrict__ activation, float* __restrict__ y, int64_t y_stride) {
-    ksplit<1, 8, 1, 2, 106, 1808>(
+    ksplit<1, 1, 1, 3, 106, 1808>(
         weight, row_stride, rows, blocks, tokens, activation, y, y_stride);
 }
-
-// capacity 16 tokens, 8 warps, 1 block a warp and stage, 2 stages; 68112 bytes of shared memory
+#if __CUDA_ARCH__ == 900 || __CUDA_ARCH__ == 1000  // those with the shared memory for it
+// capacity 16 tokens, 32 rows a CTA, 8 warps, 8 blocks of K a stage, 3 stages; 192064 bytes of shared memory
 extern "C" __global__ void __launch_bounds__(256, 1)
 mul_mat_q6_k_q8_g256_t16__ksplit_mma_native_w8(const uint8_t* __restrict__ weight, int64_t row_stride, int rows, int blocks, int tokens,
     const uint8_t* __restrict__ activation, float* __restrict__ y, int64_t y_stride) {
-    ksplit<2, 8, 1, 2, 106, 1808>(
+    ksplit<2, kRoomy ? 2 : 1, 1, 3, 106, 1808>(
         weight, row_stride, rows, blocks, tokens, activation, y, y_stride);
 }
-
-// capacity 32 tokens, 8 warps, 1 block a warp and stage, 2 stages; 78352 bytes of shared memory
+#endif
+#if __CUDA_ARCH__ == 900 || __CUDA_ARCH__ == 1000  // those with the shared memory for it
+// capacity 32 tokens, 32 rows a CTA, 8 warps, 8 blocks of K a stage, 3 stages; 210496 bytes of shared memory
 extern "C" __global__ void __launch_bounds__(256, 1)
 mul_mat_q6_k_q8_g256_t32__ksplit_mma_native_w8(const uint8_t* __restrict__ weight, int64_t row_stride, int rows, int blocks, int tokens,
     const uint8_t* __restrict__ activation, float* __restrict__ y, int64_t y_stride) {
-    ksplit<4, 8, 1, 2, 106, 1808>(
+    ksplit<4, kRoomy ? 2 : 1, 1, 3, 106, 1808>(
         weight, row_stride, rows, blocks, tokens, activation, y, y_stride);
 }
+#endif

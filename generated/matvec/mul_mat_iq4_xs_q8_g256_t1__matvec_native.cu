@@ -35,13 +35,14 @@ constexpr uint32_t kTable3 = 0x71594535u;
 // x: activation words of this thread; a: their sums by group; s[unit * terms + term]: the result.
 __device__ __forceinline__ void block_sums(const uint8_t* stage, int b, int t, const uint32_t (&x)[4 * kChunks],
                                            const int (&a)[kGroups], int (&s)[kIntegers]) {
-    const int at0 = 8 + 32 * t;
-    const int at1 = 4 + 1 * t;
-    const int at2 = 2 + 1 * (t >> 1 & 1);
-    const int at3 = 0 + 4 * (t >> 0 & 1);
-    const int at4 = 2 + 4 * (t >> 0 & 1);
+    [[maybe_unused]] const int lane0 = 0 + 4 * (t >> 0 & 1);
+    [[maybe_unused]] const int lane1 = 2 + 4 * (t >> 0 & 1);
+    [[maybe_unused]] const int from0 = qgen_keep(b + 32 * t);
+    [[maybe_unused]] const int from1 = qgen_keep(b + 1 * t);
+    [[maybe_unused]] const int from2 = qgen_keep(b + 1 * (t >> 1 & 1));
+
     uint32_t w[8];
-    qgen_words8<8>(w + 0, stage, b + at0);
+    qgen_words8<8>(w + 0, stage, from0 + 8);
     int g0 = 0;
     int g1 = 0;
     g0 = qgen_dot4(qgen_table16(w[0], kTable0, kTable1, kTable2, kTable3), x[0], g0);
@@ -61,7 +62,7 @@ __device__ __forceinline__ void block_sums(const uint8_t* stage, int b, int t, c
     g1 = qgen_dot4(qgen_table16(w[7], kTable0, kTable1, kTable2, kTable3), x[14], g1);
     g1 = qgen_dot4(qgen_table16(w[7] >> 16, kTable0, kTable1, kTable2, kTable3), x[15], g1);
     // d*sc*q
-    s[0] = (((stage[b + at1] & 15) | ((stage[b + at2] >> at3 & 3) << 4)) - 32) * g0 + (((stage[b + at1] >> 4 & 15) | ((stage[b + at2] >> at4 & 3) << 4)) - 32) * g1;
+    s[0] = (((stage[from1 + 4] & 15) | ((stage[from2 + 2] >> lane0 & 3) << 4)) - 32) * g0 + (((stage[from1 + 4] >> 4 & 15) | ((stage[from2 + 2] >> lane1 & 3) << 4)) - 32) * g1;
 }
 
 // Requests the packed bytes of one step of a warp's rows: blocks [step * team_blocks, + team_blocks) of each row.
@@ -123,6 +124,7 @@ __device__ __forceinline__ void matvec(const uint8_t* weight, int64_t row_stride
     };
 #pragma unroll
     for (int i = 0; i < stages; ++i) request();
+    qgen_wait_for_inputs();
 
     int slot = 0;
     for (int tile = blockIdx.x * kWarps + warp; tile < tiles; tile += tile_stride) {

@@ -32,13 +32,11 @@ constexpr int kIntegers = 2;        // integer sums of a block: units x terms
 // x: activation words of this thread; a: their sums by group; s[unit * terms + term]: the result.
 __device__ __forceinline__ void block_sums(const uint8_t* stage, int b, int t, const uint32_t (&x)[4 * kChunks],
                                            const int (&a)[kGroups], int (&s)[kIntegers]) {
-    const int at0 = 16 + 16 * t;
-    const int at1 = 0 + 1 * (t >> 0 & 1) + 8 * (t >> 1 & 1);
-    const int at2 = 2 + 1 * (t >> 0 & 1) + 8 * (t >> 1 & 1);
-    const int at3 = 4 + 1 * (t >> 0 & 1) + 8 * (t >> 1 & 1);
-    const int at4 = 6 + 1 * (t >> 0 & 1) + 8 * (t >> 1 & 1);
+    [[maybe_unused]] const int from0 = qgen_keep(b + 16 * t);
+    [[maybe_unused]] const int from1 = qgen_keep(b + 1 * (t >> 0 & 1) + 8 * (t >> 1 & 1));
+
     uint32_t w[4];
-    qgen_words4<4>(w + 0, stage, b + at0);
+    qgen_words4<4>(w + 0, stage, from0 + 16);
     int g0 = 0;
     int g1 = 0;
     int g2 = 0;
@@ -60,9 +58,9 @@ __device__ __forceinline__ void block_sums(const uint8_t* stage, int b, int t, c
     g2 = qgen_dot4((w[3] >> 4 & 0x03030303u), x[11], g2);
     g3 = qgen_dot4((w[3] >> 6 & 0x03030303u), x[15], g3);
     // d*sc*q
-    s[0] = ((stage[b + at1] & 15)) * g0 + ((stage[b + at2] & 15)) * g1 + ((stage[b + at3] & 15)) * g2 + ((stage[b + at4] & 15)) * g3;
+    s[0] = ((stage[from1] & 15)) * g0 + ((stage[from1 + 2] & 15)) * g1 + ((stage[from1 + 4] & 15)) * g2 + ((stage[from1 + 6] & 15)) * g3;
     // dmin*mn
-    s[1] = ((stage[b + at1] >> 4 & 15)) * a[0] + ((stage[b + at2] >> 4 & 15)) * a[1] + ((stage[b + at3] >> 4 & 15)) * a[2] + ((stage[b + at4] >> 4 & 15)) * a[3];
+    s[1] = ((stage[from1] >> 4 & 15)) * a[0] + ((stage[from1 + 2] >> 4 & 15)) * a[1] + ((stage[from1 + 4] >> 4 & 15)) * a[2] + ((stage[from1 + 6] >> 4 & 15)) * a[3];
 }
 
 // Requests the packed bytes of one step of a warp's rows: blocks [step * team_blocks, + team_blocks) of each row.
@@ -126,6 +124,7 @@ __device__ __forceinline__ void matvec(const uint8_t* weight, int64_t row_stride
     };
 #pragma unroll
     for (int i = 0; i < stages; ++i) request();
+    qgen_wait_for_inputs();
 
     int slot = 0;
     for (int tile = blockIdx.x * kWarps + warp; tile < tiles; tile += tile_stride) {

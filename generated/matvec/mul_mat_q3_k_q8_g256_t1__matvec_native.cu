@@ -32,42 +32,38 @@ constexpr int kIntegers = 1;        // integer sums of a block: units x terms
 // x: activation words of this thread; a: their sums by group; s[unit * terms + term]: the result.
 __device__ __forceinline__ void block_sums(const uint8_t* stage, int b, int t, const uint32_t (&x)[4 * kChunks],
                                            const int (&a)[kGroups], int (&s)[kIntegers]) {
-    const int at0 = 0 + 4 * (t >> 1 & 1);
-    const int at1 = 1 + 4 * (t >> 1 & 1);
-    const int at2 = 0 + 16 * (t >> 0 & 1);
-    const int at3 = 32 + 16 * t;
-    const int at4 = 96 + 1 * (t >> 0 & 1);
-    const int at5 = 104 + 1 * (t >> 0 & 1);
-    const int at6 = 98 + 1 * (t >> 0 & 1);
-    const int at7 = 106 + 1 * (t >> 0 & 1);
-    const int at8 = 100 + 1 * (t >> 0 & 1);
-    const int at9 = 2 + 4 * (t >> 1 & 1);
-    const int at10 = 102 + 1 * (t >> 0 & 1);
+    [[maybe_unused]] const int lane0 = 0 + 4 * (t >> 1 & 1);
+    [[maybe_unused]] const int lane1 = 1 + 4 * (t >> 1 & 1);
+    [[maybe_unused]] const int lane2 = 2 + 4 * (t >> 1 & 1);
+    [[maybe_unused]] const int from0 = qgen_keep(b + 16 * (t >> 0 & 1));
+    [[maybe_unused]] const int from1 = qgen_keep(b + 16 * t);
+    [[maybe_unused]] const int from2 = qgen_keep(b + 1 * (t >> 0 & 1));
+
     uint32_t w[8];
-    qgen_words1<4>(w + 0, stage, b + at2);
-    qgen_words1<4>(w + 4, stage, b + at3);
+    qgen_words1<4>(w + 0, stage, from0);
+    qgen_words1<4>(w + 4, stage, from1 + 32);
     int g0 = -4 * a[0];
     int g1 = -4 * a[1];
     int g2 = -4 * a[2];
     int g3 = -4 * a[3];
-    g0 = qgen_dot4((w[4] & 0x03030303u) | (w[0] >> at0 & 0x01010101u) << 2, x[0], g0);
-    g1 = qgen_dot4((w[4] >> 2 & 0x03030303u) | (w[0] >> at1 & 0x01010101u) << 2, x[4], g1);
-    g2 = qgen_dot4((w[4] >> 4 & 0x03030303u) | (w[0] >> at0 & 0x04040404u), x[8], g2);
-    g3 = qgen_dot4((w[4] >> 6 & 0x03030303u) | (w[0] >> at1 & 0x04040404u), x[12], g3);
-    g0 = qgen_dot4((w[5] & 0x03030303u) | (w[1] >> at0 & 0x01010101u) << 2, x[1], g0);
-    g1 = qgen_dot4((w[5] >> 2 & 0x03030303u) | (w[1] >> at1 & 0x01010101u) << 2, x[5], g1);
-    g2 = qgen_dot4((w[5] >> 4 & 0x03030303u) | (w[1] >> at0 & 0x04040404u), x[9], g2);
-    g3 = qgen_dot4((w[5] >> 6 & 0x03030303u) | (w[1] >> at1 & 0x04040404u), x[13], g3);
-    g0 = qgen_dot4((w[6] & 0x03030303u) | (w[2] >> at0 & 0x01010101u) << 2, x[2], g0);
-    g1 = qgen_dot4((w[6] >> 2 & 0x03030303u) | (w[2] >> at1 & 0x01010101u) << 2, x[6], g1);
-    g2 = qgen_dot4((w[6] >> 4 & 0x03030303u) | (w[2] >> at0 & 0x04040404u), x[10], g2);
-    g3 = qgen_dot4((w[6] >> 6 & 0x03030303u) | (w[2] >> at1 & 0x04040404u), x[14], g3);
-    g0 = qgen_dot4((w[7] & 0x03030303u) | (w[3] >> at0 & 0x01010101u) << 2, x[3], g0);
-    g1 = qgen_dot4((w[7] >> 2 & 0x03030303u) | (w[3] >> at1 & 0x01010101u) << 2, x[7], g1);
-    g2 = qgen_dot4((w[7] >> 4 & 0x03030303u) | (w[3] >> at0 & 0x04040404u), x[11], g2);
-    g3 = qgen_dot4((w[7] >> 6 & 0x03030303u) | (w[3] >> at1 & 0x04040404u), x[15], g3);
+    g0 = qgen_dot4((w[4] & 0x03030303u) | (w[0] >> lane0 & 0x01010101u) << 2, x[0], g0);
+    g1 = qgen_dot4((w[4] >> 2 & 0x03030303u) | (w[0] >> lane1 & 0x01010101u) << 2, x[4], g1);
+    g2 = qgen_dot4((w[4] >> 4 & 0x03030303u) | (w[0] >> lane0 & 0x04040404u), x[8], g2);
+    g3 = qgen_dot4((w[4] >> 6 & 0x03030303u) | (w[0] >> lane1 & 0x04040404u), x[12], g3);
+    g0 = qgen_dot4((w[5] & 0x03030303u) | (w[1] >> lane0 & 0x01010101u) << 2, x[1], g0);
+    g1 = qgen_dot4((w[5] >> 2 & 0x03030303u) | (w[1] >> lane1 & 0x01010101u) << 2, x[5], g1);
+    g2 = qgen_dot4((w[5] >> 4 & 0x03030303u) | (w[1] >> lane0 & 0x04040404u), x[9], g2);
+    g3 = qgen_dot4((w[5] >> 6 & 0x03030303u) | (w[1] >> lane1 & 0x04040404u), x[13], g3);
+    g0 = qgen_dot4((w[6] & 0x03030303u) | (w[2] >> lane0 & 0x01010101u) << 2, x[2], g0);
+    g1 = qgen_dot4((w[6] >> 2 & 0x03030303u) | (w[2] >> lane1 & 0x01010101u) << 2, x[6], g1);
+    g2 = qgen_dot4((w[6] >> 4 & 0x03030303u) | (w[2] >> lane0 & 0x04040404u), x[10], g2);
+    g3 = qgen_dot4((w[6] >> 6 & 0x03030303u) | (w[2] >> lane1 & 0x04040404u), x[14], g3);
+    g0 = qgen_dot4((w[7] & 0x03030303u) | (w[3] >> lane0 & 0x01010101u) << 2, x[3], g0);
+    g1 = qgen_dot4((w[7] >> 2 & 0x03030303u) | (w[3] >> lane1 & 0x01010101u) << 2, x[7], g1);
+    g2 = qgen_dot4((w[7] >> 4 & 0x03030303u) | (w[3] >> lane0 & 0x04040404u), x[11], g2);
+    g3 = qgen_dot4((w[7] >> 6 & 0x03030303u) | (w[3] >> lane1 & 0x04040404u), x[15], g3);
     // d*sc*q
-    s[0] = (((stage[b + at4] >> at0 & 15) | ((stage[b + at5] >> at0 & 3) << 4)) - 32) * g0 + (((stage[b + at6] >> at0 & 15) | ((stage[b + at7] >> at0 & 3) << 4)) - 32) * g1 + (((stage[b + at8] >> at0 & 15) | ((stage[b + at5] >> at9 & 3) << 4)) - 32) * g2 + (((stage[b + at10] >> at0 & 15) | ((stage[b + at7] >> at9 & 3) << 4)) - 32) * g3;
+    s[0] = (((stage[from2 + 96] >> lane0 & 15) | ((stage[from2 + 104] >> lane0 & 3) << 4)) - 32) * g0 + (((stage[from2 + 98] >> lane0 & 15) | ((stage[from2 + 106] >> lane0 & 3) << 4)) - 32) * g1 + (((stage[from2 + 100] >> lane0 & 15) | ((stage[from2 + 104] >> lane2 & 3) << 4)) - 32) * g2 + (((stage[from2 + 102] >> lane0 & 15) | ((stage[from2 + 106] >> lane2 & 3) << 4)) - 32) * g3;
 }
 
 // Requests the packed bytes of one step of a warp's rows: blocks [step * team_blocks, + team_blocks) of each row.
@@ -131,6 +127,7 @@ __device__ __forceinline__ void matvec(const uint8_t* weight, int64_t row_stride
     };
 #pragma unroll
     for (int i = 0; i < stages; ++i) request();
+    qgen_wait_for_inputs();
 
     int slot = 0;
     for (int tile = blockIdx.x * kWarps + warp; tile < tiles; tile += tile_stride) {

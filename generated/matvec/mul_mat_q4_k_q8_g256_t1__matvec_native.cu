@@ -32,19 +32,15 @@ constexpr int kIntegers = 2;        // integer sums of a block: units x terms
 // x: activation words of this thread; a: their sums by group; s[unit * terms + term]: the result.
 __device__ __forceinline__ void block_sums(const uint8_t* stage, int b, int t, const uint32_t (&x)[4 * kChunks],
                                            const int (&a)[kGroups], int (&s)[kIntegers]) {
-    const int at0 = 16 + 32 * t;
-    const int at1 = 4 + 2 * (t >> 0 & 1) + 8 * (t >> 1 & 1);
-    const int at2 = 4 + 2 * (t >> 0 & 1);
-    const int at3 = 4 + 2 * (t >> 1 & 1);
-    const int at4 = 5 + 2 * (t >> 0 & 1) + 8 * (t >> 1 & 1);
-    const int at5 = 5 + 2 * (t >> 0 & 1);
-    const int at6 = 8 + 2 * t;
-    const int at7 = 0 + 4 * (t >> 1 & 1);
-    const int at8 = 8 + 2 * (t >> 0 & 1);
-    const int at9 = 9 + 2 * t;
-    const int at10 = 9 + 2 * (t >> 0 & 1);
+    [[maybe_unused]] const int lane0 = 4 + 2 * (t >> 1 & 1);
+    [[maybe_unused]] const int lane1 = 0 + 4 * (t >> 1 & 1);
+    [[maybe_unused]] const int from0 = qgen_keep(b + 32 * t);
+    [[maybe_unused]] const int from1 = qgen_keep(b + 2 * (t >> 0 & 1) + 8 * (t >> 1 & 1));
+    [[maybe_unused]] const int from2 = qgen_keep(b + 2 * (t >> 0 & 1));
+    [[maybe_unused]] const int from3 = qgen_keep(b + 2 * t);
+
     uint32_t w[8];
-    qgen_words16<8>(w + 0, stage, b + at0);
+    qgen_words16<8>(w + 0, stage, from0 + 16);
     int g0 = 0;
     int g1 = 0;
     g0 = qgen_dot4((w[0] & 0x0f0f0f0fu), x[0], g0);
@@ -64,9 +60,9 @@ __device__ __forceinline__ void block_sums(const uint8_t* stage, int b, int t, c
     g0 = qgen_dot4((w[7] & 0x0f0f0f0fu), x[7], g0);
     g1 = qgen_dot4((w[7] >> 4 & 0x0f0f0f0fu), x[15], g1);
     // d*sc*q
-    s[0] = ((stage[b + at1] & 15) | ((stage[b + at2] >> at3 & 3) << 4)) * g0 + ((stage[b + at4] & 15) | ((stage[b + at5] >> at3 & 3) << 4)) * g1;
+    s[0] = ((stage[from1 + 4] & 15) | ((stage[from2 + 4] >> lane0 & 3) << 4)) * g0 + ((stage[from1 + 5] & 15) | ((stage[from2 + 5] >> lane0 & 3) << 4)) * g1;
     // dmin*mn
-    s[1] = ((stage[b + at6] >> at7 & 15) | ((stage[b + at8] >> at3 & 3) << 4)) * a[0] + ((stage[b + at9] >> at7 & 15) | ((stage[b + at10] >> at3 & 3) << 4)) * a[1];
+    s[1] = ((stage[from3 + 8] >> lane1 & 15) | ((stage[from2 + 8] >> lane0 & 3) << 4)) * a[0] + ((stage[from3 + 9] >> lane1 & 15) | ((stage[from2 + 9] >> lane0 & 3) << 4)) * a[1];
 }
 
 // Requests the packed bytes of one step of a warp's rows: blocks [step * team_blocks, + team_blocks) of each row.
@@ -130,6 +126,7 @@ __device__ __forceinline__ void matvec(const uint8_t* weight, int64_t row_stride
     };
 #pragma unroll
     for (int i = 0; i < stages; ++i) request();
+    qgen_wait_for_inputs();
 
     int slot = 0;
     for (int tile = blockIdx.x * kWarps + warp; tile < tiles; tile += tile_stride) {

@@ -32,6 +32,7 @@ constexpr int kIntegers = 2;        // integer sums of a block: units x terms
 // x: activation words of this thread; a: their sums by group; s[unit * terms + term]: the result.
 __device__ __forceinline__ void block_sums(const uint8_t* stage, int b, int t, const uint32_t (&x)[4 * kChunks],
                                            const int (&a)[kGroups], int (&s)[kIntegers]) {
+
     uint32_t w[5];
     qgen_words4<5>(w + 0, stage, b + 4);
     int g0 = 0;
@@ -110,6 +111,7 @@ __device__ __forceinline__ void matvec(const uint8_t* weight, int64_t row_stride
     };
 #pragma unroll
     for (int i = 0; i < stages; ++i) request();
+    qgen_wait_for_inputs();
 
     int slot = 0;
     for (int tile = blockIdx.x * kWarps + warp; tile < tiles; tile += tile_stride) {

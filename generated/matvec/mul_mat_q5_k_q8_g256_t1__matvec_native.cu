@@ -32,44 +32,40 @@ constexpr int kIntegers = 2;        // integer sums of a block: units x terms
 // x: activation words of this thread; a: their sums by group; s[unit * terms + term]: the result.
 __device__ __forceinline__ void block_sums(const uint8_t* stage, int b, int t, const uint32_t (&x)[4 * kChunks],
                                            const int (&a)[kGroups], int (&s)[kIntegers]) {
-    const int at0 = 0 + 2 * t;
-    const int at1 = 1 + 2 * t;
-    const int at2 = 48 + 32 * t;
-    const int at3 = 4 + 2 * (t >> 0 & 1) + 8 * (t >> 1 & 1);
-    const int at4 = 4 + 2 * (t >> 0 & 1);
-    const int at5 = 4 + 2 * (t >> 1 & 1);
-    const int at6 = 5 + 2 * (t >> 0 & 1) + 8 * (t >> 1 & 1);
-    const int at7 = 5 + 2 * (t >> 0 & 1);
-    const int at8 = 8 + 2 * t;
-    const int at9 = 0 + 4 * (t >> 1 & 1);
-    const int at10 = 8 + 2 * (t >> 0 & 1);
-    const int at11 = 9 + 2 * t;
-    const int at12 = 9 + 2 * (t >> 0 & 1);
+    [[maybe_unused]] const int lane0 = 0 + 2 * t;
+    [[maybe_unused]] const int lane1 = 1 + 2 * t;
+    [[maybe_unused]] const int lane2 = 4 + 2 * (t >> 1 & 1);
+    [[maybe_unused]] const int lane3 = 0 + 4 * (t >> 1 & 1);
+    [[maybe_unused]] const int from0 = qgen_keep(b + 32 * t);
+    [[maybe_unused]] const int from1 = qgen_keep(b + 2 * (t >> 0 & 1) + 8 * (t >> 1 & 1));
+    [[maybe_unused]] const int from2 = qgen_keep(b + 2 * (t >> 0 & 1));
+    [[maybe_unused]] const int from3 = qgen_keep(b + 2 * t);
+
     uint32_t w[16];
     qgen_words16<8>(w + 0, stage, b + 16);
-    qgen_words16<8>(w + 8, stage, b + at2);
+    qgen_words16<8>(w + 8, stage, from0 + 48);
     int g0 = 0;
     int g1 = 0;
-    g0 = qgen_dot4((w[8] & 0x0f0f0f0fu) | (w[0] >> at0 & 0x01010101u) << 4, x[0], g0);
-    g1 = qgen_dot4((w[8] >> 4 & 0x0f0f0f0fu) | (w[0] >> at1 & 0x01010101u) << 4, x[8], g1);
-    g0 = qgen_dot4((w[9] & 0x0f0f0f0fu) | (w[1] >> at0 & 0x01010101u) << 4, x[1], g0);
-    g1 = qgen_dot4((w[9] >> 4 & 0x0f0f0f0fu) | (w[1] >> at1 & 0x01010101u) << 4, x[9], g1);
-    g0 = qgen_dot4((w[10] & 0x0f0f0f0fu) | (w[2] >> at0 & 0x01010101u) << 4, x[2], g0);
-    g1 = qgen_dot4((w[10] >> 4 & 0x0f0f0f0fu) | (w[2] >> at1 & 0x01010101u) << 4, x[10], g1);
-    g0 = qgen_dot4((w[11] & 0x0f0f0f0fu) | (w[3] >> at0 & 0x01010101u) << 4, x[3], g0);
-    g1 = qgen_dot4((w[11] >> 4 & 0x0f0f0f0fu) | (w[3] >> at1 & 0x01010101u) << 4, x[11], g1);
-    g0 = qgen_dot4((w[12] & 0x0f0f0f0fu) | (w[4] >> at0 & 0x01010101u) << 4, x[4], g0);
-    g1 = qgen_dot4((w[12] >> 4 & 0x0f0f0f0fu) | (w[4] >> at1 & 0x01010101u) << 4, x[12], g1);
-    g0 = qgen_dot4((w[13] & 0x0f0f0f0fu) | (w[5] >> at0 & 0x01010101u) << 4, x[5], g0);
-    g1 = qgen_dot4((w[13] >> 4 & 0x0f0f0f0fu) | (w[5] >> at1 & 0x01010101u) << 4, x[13], g1);
-    g0 = qgen_dot4((w[14] & 0x0f0f0f0fu) | (w[6] >> at0 & 0x01010101u) << 4, x[6], g0);
-    g1 = qgen_dot4((w[14] >> 4 & 0x0f0f0f0fu) | (w[6] >> at1 & 0x01010101u) << 4, x[14], g1);
-    g0 = qgen_dot4((w[15] & 0x0f0f0f0fu) | (w[7] >> at0 & 0x01010101u) << 4, x[7], g0);
-    g1 = qgen_dot4((w[15] >> 4 & 0x0f0f0f0fu) | (w[7] >> at1 & 0x01010101u) << 4, x[15], g1);
+    g0 = qgen_dot4((w[8] & 0x0f0f0f0fu) | (w[0] >> lane0 & 0x01010101u) << 4, x[0], g0);
+    g1 = qgen_dot4((w[8] >> 4 & 0x0f0f0f0fu) | (w[0] >> lane1 & 0x01010101u) << 4, x[8], g1);
+    g0 = qgen_dot4((w[9] & 0x0f0f0f0fu) | (w[1] >> lane0 & 0x01010101u) << 4, x[1], g0);
+    g1 = qgen_dot4((w[9] >> 4 & 0x0f0f0f0fu) | (w[1] >> lane1 & 0x01010101u) << 4, x[9], g1);
+    g0 = qgen_dot4((w[10] & 0x0f0f0f0fu) | (w[2] >> lane0 & 0x01010101u) << 4, x[2], g0);
+    g1 = qgen_dot4((w[10] >> 4 & 0x0f0f0f0fu) | (w[2] >> lane1 & 0x01010101u) << 4, x[10], g1);
+    g0 = qgen_dot4((w[11] & 0x0f0f0f0fu) | (w[3] >> lane0 & 0x01010101u) << 4, x[3], g0);
+    g1 = qgen_dot4((w[11] >> 4 & 0x0f0f0f0fu) | (w[3] >> lane1 & 0x01010101u) << 4, x[11], g1);
+    g0 = qgen_dot4((w[12] & 0x0f0f0f0fu) | (w[4] >> lane0 & 0x01010101u) << 4, x[4], g0);
+    g1 = qgen_dot4((w[12] >> 4 & 0x0f0f0f0fu) | (w[4] >> lane1 & 0x01010101u) << 4, x[12], g1);
+    g0 = qgen_dot4((w[13] & 0x0f0f0f0fu) | (w[5] >> lane0 & 0x01010101u) << 4, x[5], g0);
+    g1 = qgen_dot4((w[13] >> 4 & 0x0f0f0f0fu) | (w[5] >> lane1 & 0x01010101u) << 4, x[13], g1);
+    g0 = qgen_dot4((w[14] & 0x0f0f0f0fu) | (w[6] >> lane0 & 0x01010101u) << 4, x[6], g0);
+    g1 = qgen_dot4((w[14] >> 4 & 0x0f0f0f0fu) | (w[6] >> lane1 & 0x01010101u) << 4, x[14], g1);
+    g0 = qgen_dot4((w[15] & 0x0f0f0f0fu) | (w[7] >> lane0 & 0x01010101u) << 4, x[7], g0);
+    g1 = qgen_dot4((w[15] >> 4 & 0x0f0f0f0fu) | (w[7] >> lane1 & 0x01010101u) << 4, x[15], g1);
     // d*sc*q
-    s[0] = ((stage[b + at3] & 15) | ((stage[b + at4] >> at5 & 3) << 4)) * g0 + ((stage[b + at6] & 15) | ((stage[b + at7] >> at5 & 3) << 4)) * g1;
+    s[0] = ((stage[from1 + 4] & 15) | ((stage[from2 + 4] >> lane2 & 3) << 4)) * g0 + ((stage[from1 + 5] & 15) | ((stage[from2 + 5] >> lane2 & 3) << 4)) * g1;
     // dmin*mn
-    s[1] = ((stage[b + at8] >> at9 & 15) | ((stage[b + at10] >> at5 & 3) << 4)) * a[0] + ((stage[b + at11] >> at9 & 15) | ((stage[b + at12] >> at5 & 3) << 4)) * a[1];
+    s[1] = ((stage[from3 + 8] >> lane3 & 15) | ((stage[from2 + 8] >> lane2 & 3) << 4)) * a[0] + ((stage[from3 + 9] >> lane3 & 15) | ((stage[from2 + 9] >> lane2 & 3) << 4)) * a[1];
 }
 
 // Requests the packed bytes of one step of a warp's rows: blocks [step * team_blocks, + team_blocks) of each row.
@@ -133,6 +129,7 @@ __device__ __forceinline__ void matvec(const uint8_t* weight, int64_t row_stride
     };
 #pragma unroll
     for (int i = 0; i < stages; ++i) request();
+    qgen_wait_for_inputs();
 
     int slot = 0;
     for (int tile = blockIdx.x * kWarps + warp; tile < tiles; tile += tile_stride) {

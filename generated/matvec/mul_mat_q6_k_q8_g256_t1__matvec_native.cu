@@ -32,17 +32,14 @@ constexpr int kIntegers = 1;        // integer sums of a block: units x terms
 // x: activation words of this thread; a: their sums by group; s[unit * terms + term]: the result.
 __device__ __forceinline__ void block_sums(const uint8_t* stage, int b, int t, const uint32_t (&x)[4 * kChunks],
                                            const int (&a)[kGroups], int (&s)[kIntegers]) {
-    const int at0 = 0 + 16 * (t >> 0 & 1) + 64 * (t >> 1 & 1);
-    const int at1 = 32 + 16 * (t >> 0 & 1) + 64 * (t >> 1 & 1);
-    const int at2 = 128 + 16 * t;
-    const int at3 = 192 + 1 * (t >> 0 & 1) + 8 * (t >> 1 & 1);
-    const int at4 = 194 + 1 * (t >> 0 & 1) + 8 * (t >> 1 & 1);
-    const int at5 = 196 + 1 * (t >> 0 & 1) + 8 * (t >> 1 & 1);
-    const int at6 = 198 + 1 * (t >> 0 & 1) + 8 * (t >> 1 & 1);
+    [[maybe_unused]] const int from0 = qgen_keep(b + 16 * (t >> 0 & 1) + 64 * (t >> 1 & 1));
+    [[maybe_unused]] const int from1 = qgen_keep(b + 16 * t);
+    [[maybe_unused]] const int from2 = qgen_keep(b + 1 * (t >> 0 & 1) + 8 * (t >> 1 & 1));
+
     uint32_t w[12];
-    qgen_words1<4>(w + 0, stage, b + at0);
-    qgen_words1<4>(w + 4, stage, b + at1);
-    qgen_words1<4>(w + 8, stage, b + at2);
+    qgen_words1<4>(w + 0, stage, from0);
+    qgen_words1<4>(w + 4, stage, from0 + 32);
+    qgen_words1<4>(w + 8, stage, from1 + 128);
     int g0 = -32 * a[0];
     int g1 = -32 * a[1];
     int g2 = -32 * a[2];
@@ -64,7 +61,7 @@ __device__ __forceinline__ void block_sums(const uint8_t* stage, int b, int t, c
     g1 = qgen_dot4((w[7] & 0x0f0f0f0fu) | (w[11] << 2 & 0x30303030u), x[7], g1);
     g3 = qgen_dot4((w[7] >> 4 & 0x0f0f0f0fu) | (w[11] >> 2 & 0x30303030u), x[15], g3);
     // d*sc*q
-    s[0] = ((int)(int8_t)stage[b + at3]) * g0 + ((int)(int8_t)stage[b + at4]) * g1 + ((int)(int8_t)stage[b + at5]) * g2 + ((int)(int8_t)stage[b + at6]) * g3;
+    s[0] = ((int)(int8_t)stage[from2 + 192]) * g0 + ((int)(int8_t)stage[from2 + 194]) * g1 + ((int)(int8_t)stage[from2 + 196]) * g2 + ((int)(int8_t)stage[from2 + 198]) * g3;
 }
 
 // Requests the packed bytes of one step of a warp's rows: blocks [step * team_blocks, + team_blocks) of each row.
@@ -128,6 +125,7 @@ __device__ __forceinline__ void matvec(const uint8_t* weight, int64_t row_stride
     };
 #pragma unroll
     for (int i = 0; i < stages; ++i) request();
+    qgen_wait_for_inputs();
 
     int slot = 0;
     for (int tile = blockIdx.x * kWarps + warp; tile < tiles; tile += tile_stride) {

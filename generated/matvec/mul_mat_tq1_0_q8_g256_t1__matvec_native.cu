@@ -32,10 +32,11 @@ constexpr int kIntegers = 1;        // integer sums of a block: units x terms
 // x: activation words of this thread; a: their sums by group; s[unit * terms + term]: the result.
 __device__ __forceinline__ void block_sums(const uint8_t* stage, int b, int t, const uint32_t (&x)[4 * kChunks],
                                            const int (&a)[kGroups], int (&s)[kIntegers]) {
-    const int at0 = 48 + 1 * t;
-    const int at1 = 0 + 12 * t;
+    [[maybe_unused]] const int from0 = qgen_keep(b + 1 * t);
+    [[maybe_unused]] const int from1 = qgen_keep(b + 12 * t);
+
     uint32_t w[3];
-    qgen_words1<3>(w + 0, stage, b + at1);
+    qgen_words1<3>(w + 0, stage, from1);
     int g0 = -1 * a[0];
     {
         // Digit n of a byte is p(n) - 3 p(n-1), where p(n) is the value of its first n digits.
@@ -81,7 +82,7 @@ __device__ __forceinline__ void block_sums(const uint8_t* stage, int b, int t, c
     }
     {
         // The leading digit values of one byte, lowest first; subtracting the shifted word leaves its digits.
-        const uint32_t q = stage[b + at0];
+        const uint32_t q = stage[from0 + 48];
         const uint32_t p = __byte_perm(q * 589827u, q * 5308443u, 0x7531u);
         g0 = qgen_dot4(p - 3u * (p << 8), x[15], g0);
     }
@@ -151,6 +152,7 @@ __device__ __forceinline__ void matvec(const uint8_t* weight, int64_t row_stride
     };
 #pragma unroll
     for (int i = 0; i < stages; ++i) request();
+    qgen_wait_for_inputs();
 
     int slot = 0;
     for (int tile = blockIdx.x * kWarps + warp; tile < tiles; tile += tile_stride) {

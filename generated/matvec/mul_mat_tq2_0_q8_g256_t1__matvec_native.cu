@@ -32,9 +32,10 @@ constexpr int kIntegers = 1;        // integer sums of a block: units x terms
 // x: activation words of this thread; a: their sums by group; s[unit * terms + term]: the result.
 __device__ __forceinline__ void block_sums(const uint8_t* stage, int b, int t, const uint32_t (&x)[4 * kChunks],
                                            const int (&a)[kGroups], int (&s)[kIntegers]) {
-    const int at0 = 0 + 16 * t;
+    [[maybe_unused]] const int from0 = qgen_keep(b + 16 * t);
+
     uint32_t w[4];
-    qgen_words1<4>(w + 0, stage, b + at0);
+    qgen_words1<4>(w + 0, stage, from0);
     int g0 = -1 * a[0];
     g0 = qgen_dot4((w[0] & 0x03030303u), x[0], g0);
     g0 = qgen_dot4((w[0] >> 2 & 0x03030303u), x[1], g0);
@@ -117,6 +118,7 @@ __device__ __forceinline__ void matvec(const uint8_t* weight, int64_t row_stride
     };
 #pragma unroll
     for (int i = 0; i < stages; ++i) request();
+    qgen_wait_for_inputs();
 
     int slot = 0;
     for (int tile = blockIdx.x * kWarps + warp; tile < tiles; tile += tile_stride) {

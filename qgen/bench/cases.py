@@ -5,11 +5,11 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from qgen import layout
 from qgen.archs import load_archs
-from qgen.dispatch import routed_float, routed_instance, routed_rung
+from qgen.dispatch import routed_batch, routed_float, routed_instance
 from qgen.errors import QgenError
 from qgen.plan import (
     CLASSES,
@@ -20,6 +20,8 @@ from qgen.plan import (
     Instance,
     KsplitPlan,
     MatvecPlan,
+    MultirowInstance,
+    MultirowPlan,
     Plan,
     QuantizePlan,
     Rung,
@@ -29,6 +31,24 @@ from qgen.spec import Format
 SHAPES = ("14336x4096", "4096x14336", "4096x4096", "262144x640")
 QUICK_SHAPES = ("4096x4096",)
 QUICK_FORMATS = ("TQ1_0", "Q4_K", "Q8_0")
+# What `qgen bench multirow` times: matrices of public models (specs/models), the hardest formats first.
+MULTIROW_CASES = (
+    ("Q4_K", "14336x4096"),
+    ("Q4_K", "4096x14336"),
+    ("Q4_K", "25600x5120"),
+    ("Q4_K", "1024x4096"),
+    ("Q5_K", "14336x4096"),
+    ("Q5_K", "4096x4096"),
+    ("Q6_K", "14336x4096"),
+    ("Q6_K", "4096x14336"),
+    ("IQ4_XS", "14336x4096"),
+    ("IQ4_XS", "5120x5120"),
+    ("Q3_K", "18944x3584"),
+    ("Q2_K", "14336x4096"),
+    ("TQ1_0", "14336x4096"),
+    ("Q8_0", "4096x4096"),
+    ("Q4_0", "9728x2560"),
+)
 _SHAPE = re.compile(r"(\d+)x(\d+)")
 _INT32 = 2**31 - 1
 
@@ -109,6 +129,24 @@ class RungCandidate:
 
 
 @dataclass(frozen=True)
+class MultirowCandidate:
+    """One variant of the family multirow that serves a case. `routed`: the one that a call without a wish gets.
+
+    plan: cut down to this variant, in a file of its own name, since all of them together take long to compile
+    """
+
+    plan: MultirowPlan
+    quantize: QuantizePlan
+    instance: MultirowInstance
+    routed: bool
+
+    @property
+    def label(self) -> str:
+        """Rows a team; the tokens are those of the case, or as many as there are variants for."""
+        return f"multirow_r{self.instance.rows}"
+
+
+@dataclass(frozen=True)
 class FloatCandidate:
     """One rung with f16 or bf16 activations that serves a case. `routed`: the one that a call without a wish gets."""
 
@@ -123,7 +161,7 @@ class FloatCandidate:
         return f"t{self.instance.columns}_r{self.instance.row_tiles}w{self.instance.warps}"
 
 
-AnyCandidate = Candidate | RungCandidate | FloatCandidate
+AnyCandidate = Candidate | RungCandidate | MultirowCandidate | FloatCandidate
 
 
 def of_activation(plans: Iterable[Plan], activation: str) -> list[Plan]:
@@ -203,8 +241,9 @@ def candidates(case: Case, plans: Iterable[Plan], *, every: bool, arch: str) -> 
     if case.activation:
         found += [c for c in _float_rungs(case, own, arch) if every or c.routed]
     elif case.tokens > 1:
-        rung = routed_rung(case.format, case.shape.rows, case.shape.columns, case.tokens, arch)
-        found += [c for c in _rungs(own, arch, rung) if every or c.routed]
+        batch = routed_batch(case.format, case.shape.rows, case.shape.columns, case.tokens, arch)
+        found += [c for c in _rungs(own, arch, batch) if every or c.routed]
+        found += [c for c in _multirows(own, (batch,), batch)]
     for plan in own:
         if isinstance(plan, MatvecPlan) and case.tokens == 1:
             routed = routed_instance(plan, case.shape.rows, case.shape.columns, arch)
@@ -248,7 +287,48 @@ def _float_rungs(case: Case, plans: Sequence[Plan], arch: str) -> list[FloatCand
     ]
 
 
-def _rungs(plans: Iterable[Plan], arch: str, routed: Rung | None) -> list[RungCandidate]:
+def multirow_candidates(case: Case, plans: Sequence[Plan], *, arch: str) -> list[AnyCandidate]:
+    """What may compete for a few tokens: the routed kernel, the narrowest rung that runs on `arch` and holds them, and
+    for each number of rows the variant of multirow with the fewest columns that hold them (the most, if none do).
+
+    Raises QgenError when no plan takes the case.
+    """
+    own = [plan for plan in plans if plan.format == case.format.name]
+    found = candidates(case, own, every=False, arch=arch)
+    routed = found[0].instance
+    rungs = _rungs(own, arch, None)
+    if not any(isinstance(c, RungCandidate) for c in found):
+        found += [c for c in rungs if c.instance.columns >= case.tokens][:1] or rungs[-1:]
+    for plan in own:
+        if isinstance(plan, MultirowPlan):
+            for rows in sorted({i.rows for i in plan.instances}):
+                narrow = [i for i in plan.instances if i.rows == rows]
+                chosen = next((i for i in narrow if i.columns >= case.tokens), narrow[-1])
+                found += _multirows(own, (chosen,), None) if chosen != routed else []
+    return found
+
+
+def _multirows(
+    plans: Iterable[Plan], wanted: Iterable[Rung | MultirowInstance], routed: Rung | MultirowInstance | None
+) -> list[MultirowCandidate]:
+    """Those of the variants wanted that are of multirow."""
+    plans = tuple(plans)
+    quantizers = {plan.layout.name: plan for plan in plans if isinstance(plan, QuantizePlan)}
+    return [
+        MultirowCandidate(
+            plan=replace(plan, instances=(instance,), file=instance.name),
+            quantize=quantizers[plan.layout.name],
+            instance=instance,
+            routed=instance == routed,
+        )
+        for plan in plans
+        if isinstance(plan, MultirowPlan)
+        for instance in wanted
+        if isinstance(instance, MultirowInstance)
+    ]
+
+
+def _rungs(plans: Iterable[Plan], arch: str, routed: Rung | MultirowInstance | None) -> list[RungCandidate]:
     plans = tuple(plans)
     quantizers = {plan.layout.name: plan for plan in plans if isinstance(plan, FragmentQuantizePlan)}
     device = load_archs()[arch]

@@ -86,7 +86,8 @@ class Rulers:
         }
         words = max(self._grid(v) * v.threads for v in self.kernels)
         self.out = machine.put(np.zeros(words, dtype=np.uint32))
-        self.no_chain = machine.why_no_chain or self._try_chain()
+        machine.why_no_chain = machine.why_no_chain or self._try_chain()
+        self.no_chain = machine.why_no_chain
         if self.no_chain:
             self.kernels = {v: kernel for v, kernel in self.kernels.items() if not v.chained}
 

@@ -23,21 +23,21 @@ def table(report: Report) -> str:
     return "\n".join(lines)
 
 
-def markdown(report: Report, plots: Sequence[str] = ()) -> str:
+def markdown(report: Report, plots: Sequence[str] = (), *, title: str = "qgen bench ladder") -> str:
     """The report to keep under docs/benchmarks. plots: file names beside it."""
     checked = (
         "every result is equal, bit for bit, to single-column results of this run, whose sampled rows are the "
         "contract's bits, or with f16 and bf16 activations lie within its bound"
     )
-    lines = ["# qgen bench ladder", "", *conditions_lines(report, checked), ""]
+    lines = [f"# {title}", "", *conditions_lines(report, checked), ""]
     lines += [f"![{name.removesuffix('.png').replace('_', ' ')}]({name})" for name in plots] + [""] * bool(plots)
     for own in sweeps(report):
         lines += [f"## {_title(own)}", "", *markdown_table(_head(own), _cells(report, own))]
     if report.rows:
         lines += [
             "Microseconds a call, quantisation of the activation included. `[ ]`: the kernel that a call gets; `<`: "
-            "another rung was faster by more than both spreads. `t / t(1)`, the floor's percentage and the peers stand "
-            "beside the routed kernel.",
+            "another kernel was faster by more than both spreads. `t / t(1)`, the floor's percentage and the peers "
+            "stand beside the routed kernel.",
             "",
         ]
     if report.skipped:
@@ -57,10 +57,10 @@ def sweeps(report: Report) -> list[list[Row]]:
 
 
 def kernels(own: Sequence[Row]) -> dict[str, list[Row]]:
-    """The rows of one sweep by kernel, in order of appearance: the mat-vec, then the rungs."""
+    """The rows of one sweep by kernel, in order of appearance: the mat-vec, the rungs, rows a team of multirow."""
     found: dict[str, list[Row]] = {}
     for row in own:
-        found.setdefault(row.launch if row.family == "ksplit_mma" else row.family, []).append(row)
+        found.setdefault(row.family if row.family == "matvec" else row.launch, []).append(row)
     return found
 
 

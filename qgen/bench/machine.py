@@ -42,9 +42,9 @@ class Machine(Protocol):
     @property
     def facts(self) -> Facts: ...
 
-    @property
-    def why_no_chain(self) -> str | None:
-        """Why launches cannot be made programmatically dependent; None when they can."""
+    # Why launches cannot be made programmatically dependent; None when they can. Set by who finds that a graph of them
+    # fails; launches are ordinary ones from then on.
+    why_no_chain: str | None
 
     def compile(self, texts: Mapping[str, str]) -> None:
         """Compile kernel files (name -> text) for this device, all at once; `kernel` then finds them ready."""

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qgen import codec, contract, contract_float, emit, plan
-from qgen.bench.cases import AnyCandidate, Candidate, Case, FloatCandidate, RungCandidate
+from qgen.bench.cases import AnyCandidate, Candidate, Case, FloatCandidate, MultirowCandidate, RungCandidate
 from qgen.bench.machine import Grid, Machine
 from qgen.bench.protocol import Rotation
 from qgen.spec import Format
@@ -47,7 +47,8 @@ def fill(machine: Machine, buffer: Any, case: Case, turn: Rotation, blocks: Patt
 
 
 @cache
-def _text(chosen: plan.Plan) -> str:
+def text(chosen: plan.Plan) -> str:
+    """The CUDA text of a plan."""
     return emit.emit(chosen).text
 
 
@@ -67,7 +68,7 @@ class Operands:
         self.sample = np.unique(np.concatenate([[0, case.shape.rows - 1], inner])[:SAMPLE])
         self._activations: dict[str, Any] = {}
 
-    def activation(self, chosen: plan.MatvecPlan | plan.KsplitPlan | plan.FloatKsplitPlan) -> Any:
+    def activation(self, chosen: plan.MatvecPlan | plan.MultirowPlan | plan.KsplitPlan | plan.FloatKsplitPlan) -> Any:
         """Scratch for the quantised x, shared by the plans of one layout."""
         if chosen.layout.name not in self._activations:
             if isinstance(chosen, plan.MatvecPlan):
@@ -116,34 +117,43 @@ class Runnable:
         self.candidate, self._operands = candidate, operands
         machine, case = operands.machine, operands.case
         matvec, quantize, instance = candidate.plan, candidate.quantize, candidate.instance
-        first = plan.launch_quantize(quantize, case.blocks)
+        first, y = plan.launch_quantize(quantize, case.blocks, case.tokens)
         self._quantize = machine.kernel(
-            quantize.file, _text(quantize), quantize.name, threads=first.block, shared=first.shared
+            quantize.file, text(quantize), quantize.name, threads=first.block, shared=first.shared
         )
-        self._matvec = machine.kernel(
-            matvec.file, _text(matvec), instance.name, threads=32 * matvec.warps, shared=instance.shared_bytes
+        self._matmul = machine.kernel(
+            matvec.file, text(matvec), instance.name, threads=32 * matvec.warps, shared=instance.shared_bytes
         )
-        second = plan.launch(matvec, instance, case.shape.rows, machine.facts.multiprocessors, self._matvec.resident)
-        self.grids = (first.grid, second.grid)
-        self.resident = self._matvec.resident
+        second = plan.launch(matvec, instance, case.shape.rows, machine.facts.multiprocessors, self._matmul.resident)
+        self.grids = (first.grid, y), second.grid
+        self.resident = self._matmul.resident
         self._activation = operands.activation(matvec)
 
-    def quantise(self, _: int) -> None:
-        """x to int8."""
+    def quantise(self, _: int, *, chained: bool = False) -> None:
+        """x to int8. chained: it may begin before the kernel in front of it has ended."""
         o = self._operands
-        o.machine.launch(self._quantize, self.grids[0], (o.x, np.int32(o.case.blocks), self._activation))
+        sizes = np.int64(o.case.shape.columns), np.int32(o.case.blocks)
+        o.machine.launch(self._quantize, self.grids[0], (o.x, *sizes, self._activation), chained=chained)
 
-    def multiply(self, i: int) -> None:
-        """The product with the weights of copy i."""
+    def multiply(self, i: int, *, chained: bool = False) -> None:
+        """The product with the weights of copy i. chained: as for `quantise`."""
         o = self._operands
         weight = o.machine.at(o.buffer, o.turn.offset(i))
         sizes = np.int64(o.case.row_bytes), np.int32(o.case.shape.rows), np.int32(o.case.blocks)
-        o.machine.launch(self._matvec, self.grids[1], (weight, *sizes, self._activation, o.y))
+        o.machine.launch(self._matmul, self.grids[1], (weight, *sizes, self._activation, o.y), chained=chained)
+
+    def _multiply_tokens(self, i: int, chained: bool) -> None:
+        """The launch of a kernel that takes any number of tokens."""
+        o = self._operands
+        weight = o.machine.at(o.buffer, o.turn.offset(i))
+        sizes = np.int64(o.case.row_bytes), np.int32(o.case.shape.rows), np.int32(o.case.blocks)
+        args = (weight, *sizes, np.int32(o.case.tokens), self._activation, o.y, np.int64(o.case.shape.rows))
+        o.machine.launch(self._matmul, self.grids[1], args, chained=chained)
 
     def both(self, i: int) -> None:
-        """What a user's call costs."""
-        self.quantise(i)
-        self.multiply(i)
+        """What a user's call costs, its launches dependent where they can be."""
+        self.quantise(i, chained=True)
+        self.multiply(i, chained=True)
 
     def result(self) -> F32:
         """y float32[tokens, N] of the first copy, from poisoned scratch and output."""
@@ -159,6 +169,33 @@ class Runnable:
         return self._operands.machine.capture(issue, launches), launches
 
 
+class MultirowRunnable(Runnable):
+    """The two launches of a variant of multirow, for all tokens of the case at once."""
+
+    def __init__(self, operands: Operands, candidate: MultirowCandidate) -> None:
+        """Loads both kernels. Raises QgenError when one does not compile or load."""
+        self._operands = operands
+        machine, case = operands.machine, operands.case
+        multirow, quantize, instance = candidate.plan, candidate.quantize, candidate.instance
+        first, tokens = plan.launch_quantize(quantize, case.blocks, case.tokens)
+        self._quantize = machine.kernel(
+            quantize.file, text(quantize), quantize.name, threads=first.block, shared=first.shared
+        )
+        self._matmul = machine.kernel(
+            multirow.file, text(multirow), instance.name, threads=32 * instance.warps, shared=instance.shared_bytes
+        )
+        self.resident = self._matmul.resident
+        second, tiles = plan.launch_multirow(
+            instance, case.shape.rows, case.tokens, machine.facts.multiprocessors, self.resident
+        )
+        self.grids = (first.grid, tokens), (second.grid, tiles)
+        self._activation = operands.activation(multirow)
+
+    def multiply(self, i: int, *, chained: bool = False) -> None:
+        """The product with the weights of copy i. chained: as for `quantise`."""
+        self._multiply_tokens(i, chained)
+
+
 class RungRunnable(Runnable):
     """The two launches of a rung, for all tokens of the case at once."""
 
@@ -169,10 +206,10 @@ class RungRunnable(Runnable):
         ladder, quantize, rung = candidate.plan, candidate.quantize, candidate.instance
         first, columns = plan.launch_quantize_fragments(quantize, case.blocks, case.tokens)
         self._quantize = machine.kernel(
-            quantize.file, _text(quantize), quantize.name, threads=first.block, shared=first.shared
+            quantize.file, text(quantize), quantize.name, threads=first.block, shared=first.shared
         )
         self._matmul = machine.kernel(
-            ladder.file, _text(ladder), rung.name, threads=32 * rung.warps, shared=rung.shared_bytes
+            ladder.file, text(ladder), rung.name, threads=32 * rung.warps, shared=rung.shared_bytes
         )
         self.resident = self._matmul.resident
         second, tiles = plan.launch_ksplit(
@@ -181,19 +218,15 @@ class RungRunnable(Runnable):
         self.grids = (first.grid, columns), (second.grid, tiles)
         self._activation = operands.activation(ladder)
 
-    def quantise(self, _: int) -> None:
-        """x to int8."""
+    def quantise(self, _: int, *, chained: bool = False) -> None:
+        """x to int8. chained: it may begin before the kernel in front of it has ended."""
         o = self._operands
         sizes = np.int64(o.case.shape.columns), np.int32(o.case.blocks), np.int32(o.case.tokens)
-        o.machine.launch(self._quantize, self.grids[0], (o.x, *sizes, self._activation))
+        o.machine.launch(self._quantize, self.grids[0], (o.x, *sizes, self._activation), chained=chained)
 
-    def multiply(self, i: int) -> None:
-        """The product with the weights of copy i."""
-        o = self._operands
-        weight = o.machine.at(o.buffer, o.turn.offset(i))
-        sizes = np.int64(o.case.row_bytes), np.int32(o.case.shape.rows), np.int32(o.case.blocks)
-        args = (weight, *sizes, np.int32(o.case.tokens), self._activation, o.y, np.int64(o.case.shape.rows))
-        o.machine.launch(self._matmul, self.grids[1], args)
+    def multiply(self, i: int, *, chained: bool = False) -> None:
+        """The product with the weights of copy i. chained: as for `quantise`."""
+        self._multiply_tokens(i, chained)
 
 
 class FloatRunnable(Runnable):
@@ -206,10 +239,10 @@ class FloatRunnable(Runnable):
         ladder, arrange, rung = candidate.plan, candidate.quantize, candidate.instance
         first, columns = plan.launch_arrange(arrange, case.blocks, case.tokens)
         self._quantize = machine.kernel(
-            arrange.file, _text(arrange), arrange.name, threads=first.block, shared=first.shared
+            arrange.file, text(arrange), arrange.name, threads=first.block, shared=first.shared
         )
         self._matmul = machine.kernel(
-            ladder.file, _text(ladder), rung.name, threads=32 * rung.warps, shared=rung.shared_bytes
+            ladder.file, text(ladder), rung.name, threads=32 * rung.warps, shared=rung.shared_bytes
         )
         self.resident = self._matmul.resident
         second, tiles = plan.launch_ksplit_float(
@@ -219,14 +252,14 @@ class FloatRunnable(Runnable):
         self._activation = operands.activation(ladder)
         self._spans = case.placed.spans
 
-    def quantise(self, _: int) -> None:
-        """x to the class, in fragment order."""
+    def quantise(self, _: int, *, chained: bool = False) -> None:
+        """x to the class, in fragment order. chained: it may begin before the kernel in front of it has ended."""
         o = self._operands
         sizes = np.int64(o.case.shape.columns), np.int32(4), np.int32(o.case.blocks), np.int32(o.case.tokens)
-        o.machine.launch(self._quantize, self.grids[0], (o.x, *sizes, self._activation))
+        o.machine.launch(self._quantize, self.grids[0], (o.x, *sizes, self._activation), chained=chained)
 
-    def multiply(self, i: int) -> None:
-        """The product with the weights of copy i."""
+    def multiply(self, i: int, *, chained: bool = False) -> None:
+        """The product with the weights of copy i. chained: as for `quantise`."""
         o = self._operands
         planes = (
             argument
@@ -235,7 +268,7 @@ class FloatRunnable(Runnable):
         )
         sizes = np.int32(o.case.shape.rows), np.int32(o.case.blocks), np.int32(o.case.tokens)
         args = (*planes, *sizes, self._activation, o.y, np.int64(o.case.shape.rows))
-        o.machine.launch(self._matmul, self.grids[1], args)
+        o.machine.launch(self._matmul, self.grids[1], args, chained=chained)
 
 
 def make(operands: Operands, candidate: AnyCandidate) -> Runnable:
@@ -244,6 +277,8 @@ def make(operands: Operands, candidate: AnyCandidate) -> Runnable:
         return FloatRunnable(operands, candidate)
     if isinstance(candidate, RungCandidate):
         return RungRunnable(operands, candidate)
+    if isinstance(candidate, MultirowCandidate):
+        return MultirowRunnable(operands, candidate)
     return Runnable(operands, candidate)
 
 

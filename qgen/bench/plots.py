@@ -42,8 +42,11 @@ def write(report: Report, folder: Path) -> list[str]:
     return list(made)
 
 
-def write_ladder(report: Report, folder: Path) -> list[str]:
-    """Write cost against tokens, a picture a sweep; their file names. Raises QgenError without Matplotlib."""
+def write_ladder(report: Report, folder: Path, *, name: str = "ladder") -> list[str]:
+    """Write cost against tokens, a picture a sweep; their file names, which begin with `name`.
+
+    Raises QgenError without Matplotlib.
+    """
     timed = [own for own in sweeps(report) if any(row.us for row in own)]
     if not timed:
         return []
@@ -51,7 +54,8 @@ def write_ladder(report: Report, folder: Path) -> list[str]:
     names = []
     for own in timed:
         figure = _ladder_plot(pyplot, own)
-        names.append(f"ladder_{own[0].operands.lower().replace(' x ', '_')}_{own[0].shape}.png")
+        operands = own[0].operands.lower().replace(" x ", "_")
+        names.append(f"{name}_{operands}_{own[0].shape}.png")
         figure.savefig(folder / names[-1], dpi=110, bbox_inches="tight")
         pyplot.close(figure)
     return names

@@ -5,11 +5,20 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from qgen.cli import emit_json
 from qgen.errors import QgenError
+
+if TYPE_CHECKING:  # what needs a device is imported when it is asked for
+    from qgen.bench.ladder import Options
+    from qgen.bench.machine import Machine
+    from qgen.bench.records import Report
+
+Run = Callable[[argparse.Namespace], int]
 
 
 def add(verbs: Any) -> None:
@@ -41,45 +50,65 @@ def add(verbs: Any) -> None:
     form.add_argument("--json", action="store_true", help="print everything for programs instead of the table")
     form.add_argument("--csv", action="store_true", help="print CSV instead of the table")
     verb.set_defaults(run=run)
-    _add_ladder(verb.add_subparsers(dest="what", metavar="", title="or, instead", required=False))
-
-
-def _add_ladder(kinds: Any) -> None:
-    kind = kinds.add_parser(
+    kinds = verb.add_subparsers(dest="what", metavar="", title="or, instead", required=False)
+    ladder = _add_sweep(
+        kinds,
         "ladder",
-        help="sweep token counts: every rung beside the kernel that a call gets",
-        description="Times a call for every token count of the sweep, through every rung of the format's ladder and, "
-        "at T = 1, through the mat-vec; on cold weights, activation quantisation included. Every result is compared "
-        "bit for bit with single-column calls of the same run; any difference makes the exit status 1.",
+        "sweep token counts: every rung beside the kernel that a call gets",
+        "through every rung of the format's ladder and, at T = 1, through the mat-vec",
+        formats="all with a ladder",
+        shapes="14336x4096",
+        sweep="1:32:1",
+        run=run_ladder,
     )
-    kind.add_argument(
-        "--format",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="a format (repeatable; default: all with a ladder)",
-    )
-    kind.add_argument(
+    ladder.add_argument(
         "--activation", default="", metavar="CLASS", help="f16 or bf16 (default: int8, as the format's file says)"
+    )
+    _add_sweep(
+        kinds,
+        "multirow",
+        "a few tokens by dp4a: every number of rows a team, beside the ladder",
+        "through the family multirow with every number of rows a team, beside the narrowest rung that holds the tokens "
+        "and, at T = 1, the mat-vec",
+        formats="with no --shape either, 15 matrices of public models",
+        shapes="14336x4096",
+        sweep="1,2,3,4,5,8",
+        run=run_multirow,
+    )
+
+
+def _add_sweep(
+    kinds: Any, name: str, help: str, what: str, *, formats: str, shapes: str, sweep: str, run: Run
+) -> argparse.ArgumentParser:
+    kind: argparse.ArgumentParser = kinds.add_parser(
+        name,
+        help=help,
+        description=f"Times a call for every token count of the sweep, {what}; on cold weights, activation "
+        "quantisation included. Every result is compared bit for bit with single-column calls of the same run; any "
+        "difference makes the exit status 1.",
+    )
+    kind.add_argument(
+        "--format", action="append", default=[], metavar="NAME", help=f"a format (repeatable; default: {formats})"
     )
     kind.add_argument("--n", type=int, default=None, metavar="N", help="rows; with --k, in place of --shape")
     kind.add_argument("--k", type=int, default=None, metavar="K", help="columns")
     kind.add_argument(
-        "--shape", action="append", default=[], metavar="NxK", help="rows x columns (repeatable; default: 14336x4096)"
+        "--shape", action="append", default=[], metavar="NxK", help=f"rows x columns (repeatable; default: {shapes})"
     )
     kind.add_argument(
-        "--sweep", default="1:32:1", metavar="A:B:STEP", help="token counts; commas join several (default: 1:32:1)"
+        "--sweep", default=sweep, metavar="A:B:STEP", help=f"token counts; commas join several (default: {sweep})"
     )
     kind.add_argument("--repeat", type=int, default=30, metavar="N", help="passes of each kernel (default: 30)")
     kind.add_argument(
-        "--out", type=Path, default=None, metavar="DIR", help="write report.md, results.json, .csv, a plot"
+        "--out", type=Path, default=None, metavar="DIR", help="write report.md, results.json, .csv, plots"
     )
     kind.add_argument("--no-plots", action="store_true", help="no pictures in DIR (they need Matplotlib)")
     kind.add_argument("--label", default="", metavar="TEXT", help="a remark for the report")
     form = kind.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print everything for programs instead of the table")
     form.add_argument("--csv", action="store_true", help="print CSV instead of the table")
-    kind.set_defaults(run=run_ladder)
+    kind.set_defaults(run=run, activation="")
+    return kind
 
 
 def run(args: argparse.Namespace) -> int:
@@ -116,6 +145,19 @@ def run(args: argparse.Namespace) -> int:
 
 def run_ladder(args: argparse.Namespace) -> int:
     """1 when a result differs from single-column calls or the device failed on the way."""
+    from qgen.bench.ladder import bench_ladder
+
+    return _run_sweep(args, "ladder", bench_ladder)
+
+
+def run_multirow(args: argparse.Namespace) -> int:
+    """1 when a result differs from single-column calls or the device failed on the way."""
+    from qgen.bench.multirow import bench_multirow
+
+    return _run_sweep(args, "multirow", bench_multirow)
+
+
+def _run_sweep(args: argparse.Namespace, name: str, bench: Callable[[Options, Machine], Report]) -> int:
     from qgen.bench import ladder, ladder_text, plots
     from qgen.bench import report as texts
     from qgen.bench.cuda import CudaMachine
@@ -138,10 +180,11 @@ def run_ladder(args: argparse.Namespace) -> int:
         label=args.label,
         command=shlex.join(["qgen", *sys.argv[1:]]),
     )
-    report = ladder.bench_ladder(options, CudaMachine())
+    report = bench(options, CudaMachine())
     if args.out:
+        page = partial(ladder_text.markdown, title=f"qgen bench {name}")
         try:
-            write(report, args.out, plots=not args.no_plots, page=ladder_text.markdown, draw=plots.write_ladder)
+            write(report, args.out, plots=not args.no_plots, page=page, draw=partial(plots.write_ladder, name=name))
         except QgenError as error:
             print(f"qgen {error}", file=sys.stderr)  # the figures are not lost with their pictures
     if args.json:

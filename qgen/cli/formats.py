@@ -8,7 +8,7 @@ from typing import Any
 
 from qgen.cli import emit_json
 from qgen.errors import QgenError
-from qgen.plan import FloatKsplitPlan, KsplitPlan, MatvecPlan, Plan, entries, plan_all
+from qgen.plan import FloatKsplitPlan, KsplitPlan, MatvecPlan, MultirowPlan, Plan, entries, plan_all
 from qgen.spec import Format, load_format, load_formats
 
 
@@ -50,16 +50,16 @@ def run(args: argparse.Namespace) -> int:
 
 def _counts(plans: list[Plan]) -> list[str]:
     """How many mul_mat kernels there are for what: the activation a format names first."""
-    matvec = next((p for p in plans if isinstance(p, MatvecPlan)), None)
-    ladder = next((p for p in plans if isinstance(p, KsplitPlan)), None)
-    integer = [] if matvec is None else [f"mul_mat T=1: {len(matvec.instances)}"]
-    if integer and ladder is not None:
-        integer[0] += f", T>1: {len(ladder.rungs)}"
-    return integer + [f"{p.layout.activation}: {len(p.rungs)}" for p in plans if isinstance(p, FloatKsplitPlan)]
+    integer = []
+    for plan in plans:
+        if isinstance(plan, MatvecPlan | MultirowPlan | KsplitPlan):
+            integer.append(f"{'mul_mat T=1' if isinstance(plan, MatvecPlan) else plan.family}: {len(entries(plan))}")
+    floats = [f"{p.layout.activation}: {len(p.rungs)}" for p in plans if isinstance(p, FloatKsplitPlan)]
+    return [", ".join(integer)] * bool(integer) + floats
 
 
 def _row(format: Format, plans: list[Plan], refusal: QgenError | None) -> dict[str, Any]:
-    multiply = (p for p in plans if isinstance(p, MatvecPlan | KsplitPlan | FloatKsplitPlan))
+    multiply = (p for p in plans if isinstance(p, MatvecPlan | MultirowPlan | KsplitPlan | FloatKsplitPlan))
     return {
         "name": format.name,
         "id": format.id,

@@ -19,6 +19,7 @@ from qgen.plan import (
     FragmentLayout,
     KsplitPlan,
     MatvecPlan,
+    MultirowPlan,
     Plan,
     entries,
 )
@@ -47,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     if format_name in made.refused:
         raise made.refused[format_name]
     if format_name in formats:
-        multiply = MatvecPlan | KsplitPlan | FloatKsplitPlan
+        multiply = MatvecPlan | MultirowPlan | KsplitPlan | FloatKsplitPlan
         plan: Plan
         plan, *others = [p for p in made.plans if p.format == format_name and isinstance(p, multiply)]
         text = made.source_of(plan.file)[1].text
@@ -81,7 +82,8 @@ def run(args: argparse.Namespace) -> int:
         print(f"  field   {field.name}: {field.entries} x {field.type or field.kind}, {'; '.join(places)}")
     _print_plan(plan)
     for other in others:
-        print()
+        archs = sorted(frozenset[str]().union(*(made.archs[name] for name in entries(other))))
+        print(f"\non {', '.join(archs)}")
         _print_plan(other)
     if args.text:
         print("\n" + text, end="")
@@ -90,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _print_plan(plan: Plan) -> None:
     _print_layout(plan.layout)
-    if isinstance(plan, MatvecPlan | KsplitPlan | FloatKsplitPlan):
+    if isinstance(plan, MatvecPlan | MultirowPlan | KsplitPlan | FloatKsplitPlan):
         print(f"contract  {_contract(plan.contract)}; {', '.join(plan.contract.terms)}")
         exact = "" if isinstance(plan, FloatKsplitPlan) else f"; largest integer sum {plan.largest_sum}"
         print(
@@ -125,7 +127,14 @@ def _print_layout(layout: ActivationLayout | FragmentLayout | FloatFragments) ->
     print(f"layout    {layout.name}: activation {layout.activation}, {shape}")
 
 
-def _print_variants(plan: MatvecPlan | KsplitPlan | FloatKsplitPlan) -> None:
+def _print_variants(plan: MatvecPlan | MultirowPlan | KsplitPlan | FloatKsplitPlan) -> None:
+    if isinstance(plan, MultirowPlan):
+        for m in plan.instances:
+            print(
+                f"  kernel  {m.name}: {m.rows} row(s) x {m.columns} token(s) a team, {m.team_blocks} blocks at once, "
+                f"{m.warps} warps, {m.stages} stages, {m.shared_bytes} B shared"
+            )
+        return
     if isinstance(plan, KsplitPlan | FloatKsplitPlan):
         for r in plan.rungs:
             print(

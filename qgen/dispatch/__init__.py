@@ -8,19 +8,19 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from qgen.dispatch.choose import routed_float, routed_instance, routed_rung
+from qgen.dispatch.choose import routed_batch, routed_float, routed_instance
 from qgen.dispatch.request import Decision, Request
 from qgen.dispatch.table import Table, lookup
 
 if TYPE_CHECKING:
-    from qgen.dispatch.shipped import files, keep_routed, prove_shipped, read_report
+    from qgen.dispatch.shipped import files, keep_routed, prove_shipped, read_report, routed_archs
 
 __all__ = [
     "Decision", "Request", "Table", "files", "keep_routed", "lookup", "prove_shipped", "read_report",
-    "routed_float", "routed_instance", "routed_rung",
+    "routed_archs", "routed_batch", "routed_float", "routed_instance",
 ]  # fmt: skip
 
-_HOMES = dict.fromkeys(("files", "keep_routed", "prove_shipped", "read_report"), "shipped")
+_HOMES = dict.fromkeys(("files", "keep_routed", "prove_shipped", "read_report", "routed_archs"), "shipped")
 
 
 def __getattr__(name: str) -> object:

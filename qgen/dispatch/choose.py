@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Sequence
 from typing import TypeVar
 
 from qgen.dispatch.request import Request
 from qgen.dispatch.table import lookup
 from qgen.errors import QgenError
-from qgen.plan import FloatRung, Instance, MatvecPlan, Rung, plan_ksplit, plan_ksplit_float
+from qgen.plan import (
+    FloatRung,
+    Instance,
+    MatvecPlan,
+    MultirowInstance,
+    Rung,
+    plan_ksplit,
+    plan_ksplit_float,
+    plan_multirow,
+)
 from qgen.spec import Format
 
-V = TypeVar("V", Instance, Rung, FloatRung)
+V = TypeVar("V", bound=Instance | Rung | MultirowInstance | FloatRung)
 
 
 def routed_instance(plan: MatvecPlan, rows: int, columns: int, arch: str, policy: str = "fastest") -> Instance:
@@ -21,16 +32,19 @@ def routed_instance(plan: MatvecPlan, rows: int, columns: int, arch: str, policy
     return _routed(plan.format, plan.contract.activation, plan.instances, 1, rows, columns, arch, policy)
 
 
-def routed_rung(format: Format, rows: int, columns: int, tokens: int, arch: str, policy: str = "fastest") -> Rung:
-    """The rung for `tokens` > 1 tokens and a weight of `rows` x `columns` on `arch`.
+def routed_batch(
+    format: Format, rows: int, columns: int, tokens: int, arch: str, policy: str = "fastest"
+) -> Rung | MultirowInstance:
+    """The variant for `tokens` > 1 tokens and a weight of `rows` x `columns` on `arch`.
 
     Raises QgenError with the reason of a refusal.
     """
-    try:
-        rungs: tuple[Rung, ...] = plan_ksplit(format).rungs
-    except QgenError:  # the dispatch has better words for a format without a ladder
-        rungs = ()
-    return _routed(format.name, format.activation or "none", rungs, tokens, rows, columns, arch, policy)
+    variants: list[Rung | MultirowInstance] = []
+    with contextlib.suppress(QgenError):  # the dispatch has better words for a format without such kernels
+        variants += plan_multirow(format).instances
+    with contextlib.suppress(QgenError):
+        variants += plan_ksplit(format).rungs
+    return _routed(format.name, format.activation or "none", variants, tokens, rows, columns, arch, policy)
 
 
 def routed_float(
@@ -48,7 +62,7 @@ def routed_float(
 
 
 def _routed(
-    format: str, activation: str, variants: tuple[V, ...], tokens: int, rows: int, columns: int, arch: str, policy: str
+    format: str, activation: str, variants: Sequence[V], tokens: int, rows: int, columns: int, arch: str, policy: str
 ) -> V:
     request = Request("mul_mat", format, activation, T=tokens, N=rows, K=columns, arch=arch, policy=policy)
     decision = lookup(request)

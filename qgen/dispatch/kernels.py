@@ -21,9 +21,9 @@ from qgen.plan import (
     FragmentQuantizePlan,
     KsplitPlan,
     MatvecPlan,
+    MultirowPlan,
     Plan,
     QuantizePlan,
-    Rung,
 )
 from qgen.spec.records import Format
 
@@ -110,9 +110,11 @@ def catalog(
     converts = QuantizePlan | FragmentQuantizePlan | ArrangePlan
     quantisers = {p.layout.name: p.name for p in plans if isinstance(p, converts)}
     kernels: list[Kernel] = []
-    # tokens: how many the kernels of a format take in one call; rungs: of its int8 ladder; float_rungs: of the others
+    # tokens: how many the kernels of a format take in one call; rungs: of its int8 ladder; float_rungs: of the others;
+    # widest_ARCH: see _widest
     numbers: dict[str, dict[str, int]] = {
-        name: {"block": f.block, "tokens": 1, "rungs": 0, "float_rungs": 0} for name, f in formats.items()
+        name: {"block": f.block, "tokens": 1, "rungs": 0, "float_rungs": 0, **{f"widest_{arch}": 0 for arch in archs}}
+        for name, f in formats.items()
     }
     taken: dict[str, list[str]] = {name: [] for name in formats}
     for plan in plans:
@@ -123,9 +125,12 @@ def catalog(
             # A full team is a warp's worth of threads on one row; a quarter of it serves rows of few blocks.
             team = 32 // plan.lanes
             numbers[plan.format] |= {"lanes": plan.lanes, "full": team, "quarter": team // 4}
+        elif isinstance(plan, MultirowPlan):
+            kernels += _multirow(plan, quantisers.get(plan.layout.name), space)
+            numbers[plan.format] |= {"tokens": MAX_TOKENS}
         elif isinstance(plan, KsplitPlan):
             kernels += _ksplit(plan, quantisers.get(plan.layout.name), space, archs)
-            numbers[plan.format] |= {"tokens": MAX_TOKENS, "rungs": len(plan.rungs)}
+            numbers[plan.format] |= {"tokens": MAX_TOKENS, "rungs": len(plan.rungs)} | _widest(plan, archs)
         elif isinstance(plan, FloatKsplitPlan):
             kernels += _ksplit(plan, quantisers.get(plan.layout.name), space, archs)
             rungs = numbers[plan.format]["float_rungs"] + len(plan.rungs)
@@ -179,6 +184,29 @@ def _matvec(plan: MatvecPlan, quantiser: str | None, space: Space) -> list[Kerne
     ]
 
 
+def _multirow(plan: MultirowPlan, quantiser: str | None, space: Space) -> list[Kernel]:
+    where: dict[str, Condition] = {
+        "op": frozenset({plan.op}),
+        "format": frozenset({plan.format}),
+        "activation": frozenset({plan.layout.activation}),
+        "storage": frozenset({plan.storage}),
+        "epilogue": frozenset({"none"}),
+        "contiguous": frozenset({"yes"}),
+        "K": _integers(space.axis("K"), plan.block, INT32_MAX, plan.block),
+        "N": _integers(space.axis("N"), 1, MAX_ROWS),
+        "T": _integers(space.axis("T"), 1, MAX_TOKENS),
+    }
+    return [
+        Kernel(
+            name=i.name, file=plan.file, op=plan.op, family=plan.family, format=plan.format, where=where,
+            contract=plan.contract.name, quantiser=quantiser, columns=i.columns, ladder=f"{plan.file}_r{i.rows}",
+            threads=32 * i.warps, shared_bytes=i.shared_bytes, rows=i.warps * i.warp_rows, alignment=plan.alignment,
+            knobs={"rows": i.rows},
+        )
+        for i in plan.instances
+    ]  # fmt: skip
+
+
 def _ksplit(
     plan: KsplitPlan | FloatKsplitPlan, quantiser: str | None, space: Space, archs: Mapping[str, Arch]
 ) -> list[Kernel]:
@@ -199,7 +227,7 @@ def _ksplit(
             name=r.name, file=plan.file, op=plan.op, family=plan.family, format=plan.format,
             where={**where, **_where_runs(plan.requires, r.shared_bytes, space, archs)},
             contract=plan.contract.name, quantiser=quantiser, columns=r.columns, ladder=plan.file,
-            threads=32 * r.warps, shared_bytes=r.shared_bytes, rows=_rows(r), alignment=plan.alignment,
+            threads=32 * r.warps, shared_bytes=r.shared_bytes, rows=r.rows, alignment=plan.alignment,
             knobs={"class": _class(plan.layout.activation)}
             | ({"row_tiles": r.row_tiles} if isinstance(r, FloatRung) else {}),
             requires=plan.requires,
@@ -213,8 +241,12 @@ def _class(activation: str) -> str:
     return activation if activation in CLASSES else "int8"
 
 
-def _rows(rung: Rung | FloatRung) -> int:
-    return rung.rows if isinstance(rung, FloatRung) else 16
+def _widest(plan: KsplitPlan, archs: Mapping[str, Arch]) -> dict[str, int]:
+    """Under "widest_ARCH" the columns of the widest rung that fits the architecture's shared memory."""
+    return {
+        f"widest_{name}": max((r.columns for r in plan.fitting(arch.shared_per_block_optin)), default=0)
+        for name, arch in archs.items()
+    }
 
 
 def _where_runs(
@@ -233,6 +265,7 @@ def _quantize(
     plan: QuantizePlan | FragmentQuantizePlan | ArrangePlan, space: Space, archs: Mapping[str, Arch]
 ) -> Kernel:
     fragments = not isinstance(plan, QuantizePlan)
+    block = plan.weight_block if isinstance(plan, FragmentQuantizePlan) else plan.layout.block
     where: dict[str, Condition] = {
         "op": frozenset({plan.op}),
         "format": frozenset({plan.format}),
@@ -240,8 +273,8 @@ def _quantize(
         "storage": frozenset({"native"}),
         "epilogue": frozenset({"none"}),
         "contiguous": frozenset({"yes"}),
-        "K": _integers(space.axis("K"), plan.layout.block, INT32_MAX, plan.layout.block),
-        "T": _integers(space.axis("T"), 1, MAX_TOKENS if fragments else 1),
+        "K": _integers(space.axis("K"), block, INT32_MAX, block),
+        "T": _integers(space.axis("T"), 1, MAX_TOKENS),
     }
     # A layout that no kernel of an architecture reads is of no use there.
     requires = () if isinstance(plan, QuantizePlan) else plan.requires

@@ -120,7 +120,7 @@ def prove(
     if not findings:
         findings += _located(diagram, _place(diagram, by_name, routes, archs, report, reached))
         # A part of the space reaches a part of the kernels and rows, which says nothing about the others.
-        findings += _dead(diagram, kernels, reached, report) if "policy" not in restricted else ()
+        findings += _dead(diagram, kernels, reached, report, routes) if "policy" not in restricted else ()
         findings += _idle_rows(routes, bench, space) if not restricted else ()
         findings += _aside(checks.quantiser_faults(space, boxes, catalog))
         findings += _aside(checks.op_faults(space, boxes, like or {}))
@@ -243,11 +243,19 @@ def _duplicates(catalog: Catalog, space: Space) -> Iterator[Finding]:
 
 
 def _dead(
-    diagram: Diagram, kernels: Iterable[Kernel], reached: Mapping[str, frozenset[str]], report: checks.Report | None
+    diagram: Diagram,
+    kernels: Iterable[Kernel],
+    reached: Mapping[str, frozenset[str]],
+    report: checks.Report | None,
+    routes: Routes,
 ) -> Iterator[Finding]:
     archs = diagram.space.axis("arch").values
-    if report is None:
-        pairs = [(k, a) for k in kernels for a in archs if k.archs is None or holds(k.archs, a)]
+    if report is None:  # as `qgen build` would compile them: where a row claims them and they can run
+        claimed = routes.archs(diagram.space)
+        pairs = [
+            (k, a) for k in kernels for a in claimed.get(k.name, archs)
+            if a in archs and (k.archs is None or holds(k.archs, a))
+        ]  # fmt: skip
     else:
         pairs = [(k, a) for k in kernels for a in archs if (k.name, a) in report]
         known = {k.name for k in kernels}

@@ -46,6 +46,17 @@ class Routes:
         """The names of all kernels some row claims: what is worth generating."""
         return frozenset(claim.kernel for claim in self.claims)
 
+    def archs(self, space: Space) -> dict[str, frozenset[str]]:
+        """By kernel, the architectures on which some row claims it: where it is worth compiling."""
+        every = frozenset(space.axis("arch").values)
+        found: dict[str, frozenset[str]] = {}
+        for row in self.rows:
+            if isinstance(row.label, Claim):
+                where = row.where.get("arch", every)
+                assert isinstance(where, frozenset)
+                found[row.label.kernel] = found.get(row.label.kernel, frozenset()) | where
+        return found
+
 
 def load_routes(space: Space, catalog: Catalog, folder: Path | None = None, tuned: Path | None = None) -> Routes:
     """The shipped routes and measured choices, or those of other folders.

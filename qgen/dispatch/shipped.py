@@ -21,7 +21,7 @@ from qgen.dispatch.space import Space, load_space
 from qgen.emit import emit_text
 from qgen.errors import QgenError
 from qgen.paths import data_dir
-from qgen.plan import FloatKsplitPlan, KsplitPlan, MatvecPlan, Plan
+from qgen.plan import FloatKsplitPlan, KsplitPlan, MatvecPlan, MultirowPlan, Plan
 from qgen.spec import load_formats
 from qgen.spec.reader import close, listed
 from qgen.tree import File
@@ -42,6 +42,9 @@ def keep_routed(plans: Iterable[Plan], refused: Mapping[str, QgenError]) -> tupl
         if isinstance(plan, MatvecPlan):
             instances = tuple(i for i in plan.instances if i.name in wanted)
             kept += [replace(plan, instances=instances)] if instances else []
+        elif isinstance(plan, MultirowPlan):
+            few = tuple(i for i in plan.instances if i.name in wanted)
+            kept += [replace(plan, instances=few)] if few else []
         elif isinstance(plan, KsplitPlan):
             rungs = tuple(r for r in plan.rungs if r.name in wanted)
             kept += [replace(plan, rungs=rungs)] if rungs else []
@@ -51,6 +54,15 @@ def keep_routed(plans: Iterable[Plan], refused: Mapping[str, QgenError]) -> tupl
         elif plan.name in wanted:
             kept.append(plan)
     return tuple(kept)
+
+
+def routed_archs(plans: Iterable[Plan], refused: Mapping[str, QgenError]) -> dict[str, frozenset[str]]:
+    """By kernel of the plans, the architectures on which some route names it: nothing is compiled for others.
+
+    Raises QgenError for wrong routes.
+    """
+    space = load_space()
+    return load_routes(space, catalog(tuple(plans), refused, load_formats(), space)).archs(space)
 
 
 def prove_shipped(

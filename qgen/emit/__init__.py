@@ -12,6 +12,8 @@ import jinja2
 from qgen import paths
 from qgen.emit.ksplit import FragmentQuantizeKernel, ksplit_kernel
 from qgen.emit.ksplit_float import arrange_kernel, float_facts, float_kernel
+from qgen.emit.multirow import multirow_kernel
+from qgen.emit.sums import FloatStep, Total, block_sums
 from qgen.errors import QgenError
 from qgen.plan import (
     ArrangePlan,
@@ -19,11 +21,11 @@ from qgen.plan import (
     FragmentQuantizePlan,
     KsplitPlan,
     MatvecPlan,
+    MultirowPlan,
     Plan,
     QuantizePlan,
     entries,
 )
-from qgen.plan.records import IntScale
 
 
 @dataclass(frozen=True)
@@ -33,33 +35,6 @@ class Source:
     path: str
     text: str
     kernels: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Part:
-    """One summand of an integer total: an optional integer scale times a sum variable."""
-
-    scale: IntScale | None
-    sum: str
-
-
-@dataclass(frozen=True)
-class Total:
-    """One integer result of block_sums."""
-
-    label: str
-    slot: int
-    parts: tuple[Part, ...]
-
-
-@dataclass(frozen=True)
-class FloatStep:
-    """One fused multiply-add of the canonical order."""
-
-    negative: bool
-    floats: tuple[object, ...]
-    scale: int
-    slot: int
 
 
 @dataclass(frozen=True)
@@ -120,6 +95,10 @@ def emit(plan: Plan) -> Source:
     if isinstance(plan, KsplitPlan):
         template = "ksplit.cu.j2"
         kernel = ksplit_kernel(plan, _header(plan, template, f"{plan.format} x {plan.layout.activation}", _facts(plan)))
+    elif isinstance(plan, MultirowPlan):
+        template = "multirow.cu.j2"
+        subject = f"{plan.format} x {plan.layout.activation}, a few tokens"
+        kernel = multirow_kernel(plan, _header(plan, template, subject, _facts(plan)))
     elif isinstance(plan, FragmentQuantizePlan):
         template = "quantize_fragments.cu.j2"
         kernel = FragmentQuantizeKernel(
@@ -168,7 +147,7 @@ def _header(plan: Plan, template: str, subject: str, facts: list[str]) -> tuple[
     )
 
 
-def _facts(plan: MatvecPlan | KsplitPlan) -> list[str]:
+def _facts(plan: MatvecPlan | KsplitPlan | MultirowPlan) -> list[str]:
     c = plan.contract
     return [
         f"format      {plan.format}: {plan.block} elements in {plan.block_bytes} bytes",
@@ -185,37 +164,15 @@ def _facts(plan: MatvecPlan | KsplitPlan) -> list[str]:
 
 
 def _matvec(plan: MatvecPlan) -> Kernel:
-    c = plan.contract
-    per_unit = len(plan.terms)
-    totals = []
-    steps = []
-    for unit in range(plan.units):
-        groups = [g for g in range(plan.groups) if plan.unit_of_group[g] == unit]
-        for i, term in enumerate(plan.terms):
-            slot = unit * per_unit + i
-            parts = tuple(
-                Part(scale=term.scales[g][0] if term.scales[g] else None, sum=f"g{g}" if term.codes else f"a[{g}]")
-                for g in groups
-            )
-            totals.append(
-                Total(label=f"{term.label}, unit {unit}" if plan.units > 1 else term.label, slot=slot, parts=parts)
-            )
-            steps.append(
-                FloatStep(
-                    negative=term.negative,
-                    floats=term.floats[unit],
-                    scale=unit * c.unit // plan.layout.group,
-                    slot=slot,
-                )
-            )
+    totals, steps = block_sums(plan, tuple(range(plan.units)))
     return Kernel(
         header=_header(plan, "matvec.cu.j2", f"{plan.format} x {plan.layout.activation}, one token", _facts(plan)),
         plan=plan,
         threads=32 * plan.warps,
-        integers=plan.units * per_unit,
+        integers=len(totals),
         group_numbers=tuple(range(plan.groups)),
-        totals=tuple(totals),
-        float_steps=tuple(steps),
+        totals=totals,
+        float_steps=steps,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from qgen.archs import load_archs
 from qgen.plan.ksplit import KsplitPlan, Pair
 from qgen.plan.quantize import FragmentQuantizePlan
 from qgen.plan.records import FloatScale
@@ -78,6 +79,7 @@ class KsplitKernel:
     multipliers: tuple[str, ...]
     factors: tuple[Factor, ...]
     units: tuple[Unit, ...]
+    guards: tuple[str, ...]  # by rung: the preprocessor's condition for architectures that it fits; "" for all
 
 
 @dataclass(frozen=True)
@@ -145,7 +147,18 @@ def ksplit_kernel(plan: KsplitPlan, header: tuple[str, ...]) -> KsplitKernel:
         multipliers=(used.name,) if used is not None else (),
         factors=tuple(factors),
         units=tuple(units),
+        guards=_guards(plan),
     )
+
+
+def _guards(plan: KsplitPlan) -> tuple[str, ...]:
+    able = [arch for arch in load_archs().values() if all(getattr(arch.instructions, need) for need in plan.requires)]
+    guards = []
+    for rung in plan.rungs:
+        fit = [arch for arch in able if rung in plan.fitting(arch.shared_per_block_optin)]
+        tests = (f"__CUDA_ARCH__ == {arch.name.removeprefix('sm_')}0" for arch in fit)
+        guards.append("" if len(fit) == len(able) else " || ".join(tests))
+    return tuple(guards)
 
 
 def _shifted(pair: Pair, words: int) -> Pair:

@@ -17,6 +17,7 @@ from qgen.plan.ksplit_float import (
     plan_ksplit_float,
 )
 from qgen.plan.matvec import Instance, Launch, MatvecPlan, contract, launch, plan_matvec
+from qgen.plan.multirow import MultirowInstance, MultirowPlan, launch_multirow, plan_multirow
 from qgen.plan.quantize import (
     MAX_TOKENS,
     FragmentQuantizePlan,
@@ -45,6 +46,8 @@ __all__ = [
     "KsplitPlan",
     "Launch",
     "MatvecPlan",
+    "MultirowInstance",
+    "MultirowPlan",
     "Plan",
     "QuantizePlan",
     "Rung",
@@ -55,6 +58,7 @@ __all__ = [
     "launch_arrange",
     "launch_ksplit",
     "launch_ksplit_float",
+    "launch_multirow",
     "launch_quantize",
     "launch_quantize_fragments",
     "plan_all",
@@ -62,16 +66,17 @@ __all__ = [
     "plan_ksplit",
     "plan_ksplit_float",
     "plan_matvec",
+    "plan_multirow",
     "plan_quantize",
     "plan_quantize_fragments",
 ]
 
-Plan = MatvecPlan | QuantizePlan | KsplitPlan | FragmentQuantizePlan | FloatKsplitPlan | ArrangePlan
+Plan = MatvecPlan | QuantizePlan | MultirowPlan | KsplitPlan | FragmentQuantizePlan | FloatKsplitPlan | ArrangePlan
 
 
 def entries(plan: Plan) -> tuple[str, ...]:
     """The names of the kernels of a plan."""
-    if isinstance(plan, MatvecPlan):
+    if isinstance(plan, MatvecPlan | MultirowPlan):
         return tuple(instance.name for instance in plan.instances)
     if isinstance(plan, KsplitPlan | FloatKsplitPlan):
         return tuple(rung.name for rung in plan.rungs)
@@ -81,8 +86,8 @@ def entries(plan: Plan) -> tuple[str, ...]:
 def plan_all(formats: dict[str, Format]) -> tuple[tuple[Plan, ...], dict[str, QgenError]]:
     """Every plan of `formats`, and for the formats without kernels the refusal that says why.
 
-    A format has kernels for T = 1 with the int8 activation its file names, where its layout allows it a ladder for
-    more tokens, and a ladder from T = 1 up for each class of float activations.
+    A format has kernels for T = 1 and for a few tokens with the int8 activation its file names, where its layout allows
+    it a ladder for more, and a ladder from T = 1 up for each class of float activations.
     """
     plans: list[Plan] = []
     refused: dict[str, QgenError] = {}
@@ -100,7 +105,7 @@ def _integer_plans(format: Format, refused: dict[str, QgenError]) -> Iterator[Pl
     except QgenError as refusal:
         refused[format.name] = refusal
         return
-    yield from (plan_quantize(matvec), matvec)
+    yield from (plan_quantize(matvec), matvec, plan_multirow(format))
     with contextlib.suppress(QgenError):
         ladder = plan_ksplit(format)
         yield from (plan_quantize_fragments(ladder), ladder)

@@ -9,6 +9,7 @@ give the bits of the mat-vec.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import takewhile
 
 from qgen.plan.lanes import Names, plan_lanes
 from qgen.plan.matvec import PIECE, Launch, contract, four, largest, table_words
@@ -38,7 +39,7 @@ class FragmentLayout:
     A record holds, in order, of thread t of a quad and token 2t or 2t + 1 of the tile:
     codes  int8  [chunk][8 tokens][4 threads][16]        a token's four words a thread and chunk
     scales f32   [4 threads][scales of the bundle][2 tokens]
-    starts int32 [units of the bundle][4 threads][4]     (if used) code offset * sum of the unit's codes, tokens 2t, 2t + 1, twice
+    starts int32 [units of the bundle][4 threads][4]     (if used) code offset * sum of the unit's codes, tokens twice
     sums   f32   [4 threads][units of the bundle][2]     (if used) sum of the unit's codes; or, for formats with integer
                  [8 tokens][4 threads][2 words]          sub-block scales, low and high parts of four group sums,
                                                          sum = low + 128 * high
@@ -160,10 +161,13 @@ class KsplitPlan:
         narrow = narrow or (self.layout.sums and self.layout.packed_sums)
         return (*(("mma_m16n8k32_s8",) if wide else ()), *(("mma_m16n8k16_s8",) if narrow else ()))
 
+    def fitting(self, shared_bytes: int) -> tuple[Rung, ...]:
+        """The rungs for an architecture that gives a CTA so much shared memory: those before the first too large."""
+        return tuple(takewhile(lambda rung: rung.shared_bytes <= shared_bytes, self.rungs))
+
     def workspace_bytes(self, blocks: int, tokens: int) -> int:
         """Bytes of quantised activation for `tokens` tokens of `blocks` weight blocks."""
         return self.layout.bytes(blocks, tokens)
-
 
 
 def plan_ksplit(format: Format) -> KsplitPlan:
@@ -227,7 +231,9 @@ def plan_ksplit(format: Format) -> KsplitPlan:
     crowded = groups > 8 and len(terms) > 1 if packed else layout.units * layout.chunks > 8 or layout.units > 4
     doubled = 16 if crowded else 32
     run = max((load.count for load in program.loads), default=1)
-    rungs = tuple(_rung(format, agreed, stem, c, run, c <= paired, 2 if paired < c <= doubled else 1, bundle) for c in LADDER)
+    rungs = tuple(
+        _rung(format, agreed, stem, c, run, c <= paired, 2 if paired < c <= doubled else 1, bundle) for c in LADDER
+    )
     widest = max(rung.shared_bytes for rung in rungs)
     if widest > SHARED_LIMIT:
         refuse(

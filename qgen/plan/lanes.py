@@ -36,6 +36,11 @@ class LaneProgram:
     word_count: int
 
 
+def block_byte(offset: int) -> str:
+    """C text of a byte offset from the start of the staged memory that is the same for all threads."""
+    return f"b + {offset}" if offset else "b"
+
+
 class Names:
     """Lane constants by value: the same per-thread integer gets the same name."""
 
@@ -52,7 +57,7 @@ class Names:
         """
         base = offset.values[0]
         if offset.constant is not None:
-            return f"b + {base}" if base else "b"
+            return block_byte(base)
         slope = tuple(v - base for v in offset.values)
         if slope not in self.origins:
             self.origins[slope] = self._linear(LaneInt(slope), f"from{len(self.origins)}")
@@ -369,7 +374,11 @@ def _loads(format: Format, numbers: dict[tuple[int, ...], int], names: Names) ->
         )
         loads.append(
             Words(
-                first=numbers[run[0]], count=len(run), at=names.at(LaneInt(run[0])), width=width if width >= 4 else 1
+                first=numbers[run[0]],
+                count=len(run),
+                offsets=run[0],
+                at=names.at(LaneInt(run[0])),
+                width=width if width >= 4 else 1,
             )
         )
     return tuple(loads)

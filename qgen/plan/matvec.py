@@ -248,16 +248,32 @@ def table_words(values: tuple[int, ...]) -> tuple[str, ...]:
     return tuple(f"0x{sum(data[4 * i + k] << (8 * k) for k in range(4)):08x}u" for i in range(len(data) // 4))
 
 
-def _instance(format: Format, agreed: Contract, lanes: int, stem: str, rows: int, team_blocks: int) -> Instance:
-    teams = 32 // (team_blocks * lanes)
-    warp_rows = rows * teams
+@dataclass(frozen=True)
+class Ring:
+    """Where a warp stages packed bytes: `stages` slots a row, each with one step of `pieces` 16-byte pieces."""
+
+    stages: int
+    step_bytes: int
+    pieces: int
+    slot_bytes: int
+    warp_shared: int
+
+
+def ring(format: Format, team_blocks: int, warp_rows: int) -> Ring:
+    """The ring of a warp that walks `warp_rows` rows, `team_blocks` blocks of each at a time."""
     step_bytes = team_blocks * format.bytes
     # A step may start anywhere inside a 16-byte piece, so it can touch one piece more than its size says.
     ragged = 0 if step_bytes % PIECE == 0 and format.alignment == PIECE else PIECE - format.alignment
     pieces = -(-(step_bytes + ragged) // PIECE)
     slot = pieces * PIECE
     stages = max(2, min(4, -(-BYTES_AHEAD // (slot * warp_rows))))
-    warp_shared = stages * warp_rows * slot
+    return Ring(stages, step_bytes, pieces, slot_bytes=slot, warp_shared=stages * warp_rows * slot)
+
+
+def _instance(format: Format, agreed: Contract, lanes: int, stem: str, rows: int, team_blocks: int) -> Instance:
+    teams = 32 // (team_blocks * lanes)
+    warp_rows = rows * teams
+    slots = ring(format, team_blocks, warp_rows)
     return Instance(
         name=f"{stem}__matvec_native_r{rows}_b{team_blocks}",
         rows=rows,
@@ -265,11 +281,11 @@ def _instance(format: Format, agreed: Contract, lanes: int, stem: str, rows: int
         teams=teams,
         warp_rows=warp_rows,
         substeps=agreed.slices // team_blocks,
-        stages=stages,
-        step_bytes=step_bytes,
-        pieces=pieces,
-        slot_bytes=slot,
-        warp_shared=warp_shared,
-        shared_bytes=WARPS * warp_shared + PIECE,
+        stages=slots.stages,
+        step_bytes=slots.step_bytes,
+        pieces=slots.pieces,
+        slot_bytes=slots.slot_bytes,
+        warp_shared=slots.warp_shared,
+        shared_bytes=WARPS * slots.warp_shared + PIECE,  # the last word of a block may look 4 bytes ahead
         min_ctas=REGISTER_CTAS[rows if teams == 1 else 4],
-    )  # the last word of a block may look 4 bytes ahead
+    )

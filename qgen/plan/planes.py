@@ -109,9 +109,7 @@ def _moved(field: Field, first: dict[str, int]) -> Field:
     return replace(
         field,
         parts=tuple(replace(p, plane="block", bit=p.bit + first[p.plane]) for p in field.parts),
-        segments=tuple(
-            replace(s, plane="block", digit=s.digit + first[s.plane] // 8 * digits) for s in field.segments
-        ),
+        segments=tuple(replace(s, plane="block", digit=s.digit + first[s.plane] // 8 * digits) for s in field.segments),
     )
 
 

@@ -9,12 +9,12 @@ from qgen.plan.matvec import Launch, MatvecPlan
 from qgen.plan.records import ActivationLayout
 
 WARPS = 4  # warps a CTA, one block of columns each
-MAX_TOKENS = 65535 // 8 * 8  # the fragment quantiser counts tokens, whole column tiles, in the grid's y
+MAX_TOKENS = 65535 // 8 * 8  # quantisers count tokens in the grid's y, the fragment quantiser whole column tiles
 
 
 @dataclass(frozen=True)
 class QuantizePlan:
-    """One kernel: float32 [columns] to the three planes of `layout`."""
+    """One kernel: float32 [tokens][columns] to the three planes of `layout`, token behind token."""
 
     family: str
     op: str
@@ -64,10 +64,10 @@ def plan_quantize(plan: MatvecPlan) -> QuantizePlan:
     )
 
 
-def launch_quantize(plan: QuantizePlan, blocks: int) -> Launch:
-    """One warp a block, the padding of the last activation tile included."""
+def launch_quantize(plan: QuantizePlan, blocks: int, tokens: int) -> tuple[Launch, int]:
+    """One warp a block, the padding of the last activation tile included; the grid's y beside the launch: tokens."""
     padded = plan.layout.tiles(blocks) * plan.layout.tile_blocks
-    return Launch(grid=-(-padded // plan.warps), block=32 * plan.warps, shared=plan.shared_bytes)
+    return Launch(grid=-(-padded // plan.warps), block=32 * plan.warps, shared=plan.shared_bytes), tokens
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,8 @@ class Words:
 
     first: int
     count: int
-    at: str  # byte offset in the block: a number or the name of a lane constant
+    offsets: tuple[int, ...]  # bytes from the block's start, by thread
+    at: str  # C text of that
     width: int  # bytes a load may take: 16, 8, 4, or 1 where the address has no alignment to count on
 
 

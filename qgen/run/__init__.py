@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from qgen import operands, plan
-from qgen.dispatch import routed_float, routed_instance, routed_rung
+from qgen.dispatch import routed_batch, routed_float, routed_instance
 from qgen.operands import refusal
-from qgen.run.bound import Bound, FloatLadder, Ladder, Matvec, matvec_plans, x_dtypes
+from qgen.run.bound import Bound, FloatLadder, Ladder, Matvec, Multirow, matvec_plans, x_dtypes
 from qgen.run.device import (
     arch_of_device,
     as_cupy,
@@ -32,8 +32,8 @@ from qgen.run.device import (
 from qgen.weights import Weight, check_bytes
 
 __all__ = [
-    "Bound", "FloatLadder", "Ladder", "Matvec", "as_cupy", "bind", "current_device", "device_label", "from_host",
-    "mul_mat", "to_device", "to_host", "why_no_device", "workspace",
+    "Bound", "FloatLadder", "Ladder", "Matvec", "Multirow", "as_cupy", "bind", "current_device", "device_label",
+    "from_host", "mul_mat", "to_device", "to_host", "why_no_device", "workspace",
 ]  # fmt: skip
 
 
@@ -99,9 +99,7 @@ def mul_mat(
     return bound(x, out, workspace=workspace)
 
 
-def workspace(
-    weight: Weight, device: int | None = None, *, tokens: int = 1, activation: str | None = None
-) -> Any:
+def workspace(weight: Weight, device: int | None = None, *, tokens: int = 1, activation: str | None = None) -> Any:
     """Scratch memory for `mul_mat`, to be used again and again on one stream: a CuPy uint8 array.
 
     It does for this weight with 1 to `tokens` tokens and this activation. Raises QgenError for what `mul_mat` would
@@ -134,7 +132,7 @@ def bind(
     weight: Weight,
     device: int | None = None,
     *,
-    instance: plan.Instance | plan.Rung | plan.FloatRung | None = None,
+    instance: plan.Instance | plan.MultirowInstance | plan.Rung | plan.FloatRung | None = None,
     tokens: int = 1,
     policy: str = "fastest",
     activation: str | None = None,
@@ -166,6 +164,8 @@ def bind(
             made[name] = Ladder(twins[chosen], chosen, instance)
         elif isinstance(instance, plan.FloatRung):
             made[name] = FloatLadder(twins[chosen], chosen, instance)
+        elif isinstance(instance, plan.MultirowInstance):
+            made[name] = Multirow(twins[chosen], chosen, instance)
         else:
             made[name] = Matvec(twins[chosen], chosen, instance)
     return made[name]
@@ -176,7 +176,7 @@ def bind(
 
 def _routed(
     weight: Weight, rows: int, device: int, tokens: int, policy: str, activation: str | None
-) -> plan.Instance | plan.Rung | plan.FloatRung:
+) -> plan.Instance | plan.MultirowInstance | plan.Rung | plan.FloatRung:
     """The variant that the dispatch picks for `rows` rows. Raises QgenError with its reason, or the planner's."""
     check_device_number(device)
     arch = arch_of_device(device).name
@@ -187,12 +187,10 @@ def _routed(
     matvec, _ = matvec_plans(format)
     if tokens == 1:
         return routed_instance(matvec, rows, columns, arch, policy)
-    return routed_rung(format, rows, columns, tokens, arch, policy)
+    return routed_batch(format, rows, columns, tokens, arch, policy)
 
 
-def _nothing(
-    weight: Weight, x: Any, out: Any, tokens: int, device: int, policy: str, activation: str | None
-) -> Any:
+def _nothing(weight: Weight, x: Any, out: Any, tokens: int, device: int, policy: str, activation: str | None) -> Any:
     """The empty result, refused where one token times one row would be."""
     _routed(weight, max(1, weight.rows), device, 1, policy, activation)
     if out is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -30,7 +31,7 @@ class Bound(ABC):
     instance: the variant of the matmul plan that runs
     """
 
-    instance: plan.Instance | plan.Rung | plan.FloatRung
+    instance: plan.Instance | plan.MultirowInstance | plan.Rung | plan.FloatRung
     max_tokens: int
     x_dtypes: tuple[str, ...] = ("float32",)
 
@@ -152,9 +153,10 @@ class Matvec(Bound):
         blocks = int(self._blocks)
         self._nbytes = matvec.workspace_bytes(blocks)
         fit = self._load(quantize, quantize.name, matvec, 32 * matvec.warps, instance.shared_bytes)
-        first = plan.launch_quantize(quantize, blocks)
+        first, y = plan.launch_quantize(quantize, blocks, 1)
         second = plan.launch(matvec, instance, weight.rows, *fit)
-        self._first = ((first.grid,), (first.block,), first.shared)
+        self._first = ((first.grid, y), (first.block,), first.shared)
+        self._x_stride = np.int64(weight.columns)
         self._second = ((second.grid,), (second.block,), second.shared)
 
     def workspace_for(self, tokens: int) -> int:
@@ -163,9 +165,48 @@ class Matvec(Bound):
 
     def _launches(self, tokens: int, x: Any, workspace: Any, out: Any) -> tuple[Launch, Launch]:
         grid, block, shared = self._first
-        first = (grid, block, (x, self._blocks, workspace), shared)
-        grid, block, shared = self._second
-        return first, (grid, block, (*self._leading, workspace, out), shared)
+        first: Launch = (grid, block, (x, self._x_stride, self._blocks, workspace), shared)
+        return first, (*self._second[:2], (*self._leading, workspace, out), self._second[2])
+
+
+class Multirow(Bound):
+    """mul_mat for T tokens by one variant of the family multirow. Made by `qgen.run.bind`.
+
+    Every variant takes every T, so many tokens at a time as it has columns.
+    """
+
+    max_tokens = plan.MAX_TOKENS
+
+    def __init__(self, weight: Weight, device: int, instance: plan.MultirowInstance) -> None:
+        """weight: with its bytes on `device`. Raises QgenError when no kernel takes it there."""
+        super().__init__(weight, device, weight.format.alignment)
+        self.instance: plan.MultirowInstance = instance
+        self._plan, quantize = multirow_plans(weight.format)
+        self._quantize_plan = quantize
+        # Unrouted variants are printed alone: a file of all of them takes long to compile.
+        only = replace(self._plan, instances=(instance,))
+        self._fit = self._load(quantize, quantize.name, only, 32 * instance.warps, instance.shared_bytes)
+
+    def workspace_for(self, tokens: int) -> int:
+        """Bytes of scratch memory of a call with this many tokens."""
+        return self._plan.workspace_bytes(int(self._blocks), tokens)
+
+    def _launches(self, tokens: int, x: Any, workspace: Any, out: Any) -> tuple[Launch, Launch]:
+        first, y = plan.launch_quantize(self._quantize_plan, int(self._blocks), tokens)
+        quantize: Launch = (
+            (first.grid, y),
+            (first.block,),
+            (x, np.int64(operands.row_stride(x)), self._blocks, workspace),
+            first.shared,
+        )
+        second, y = plan.launch_multirow(self.instance, self.weight.rows, tokens, *self._fit)
+        multiply: Launch = (
+            (second.grid, y),
+            (second.block,),
+            (*self._leading, np.int32(tokens), workspace, out, np.int64(operands.row_stride(out))),
+            second.shared,
+        )
+        return quantize, multiply
 
 
 class Ladder(Bound):
@@ -262,8 +303,14 @@ def matvec_plans(format: Format) -> tuple[plan.MatvecPlan, plan.QuantizePlan]:
 
 
 @cache
+def multirow_plans(format: Format) -> tuple[plan.MultirowPlan, plan.QuantizePlan]:
+    """What runs T > 1 by dp4a. Raises QgenError for a format without kernels."""
+    return plan.plan_multirow(format), matvec_plans(format)[1]
+
+
+@cache
 def ladder_plans(format: Format) -> tuple[plan.KsplitPlan, plan.FragmentQuantizePlan]:
-    """What runs T > 1. Raises QgenError for a format without such kernels."""
+    """What runs T > 1 on tensor cores. Raises QgenError for a format without such kernels."""
     ladder = plan.plan_ksplit(format)
     return ladder, plan.plan_quantize_fragments(ladder)
 

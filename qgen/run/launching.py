@@ -1,9 +1,9 @@
 """Launches that may begin before the kernel in front of them has ended (programmatic dependent launch).
 
 CuPy has no such launch, so it goes to the driver's cuLaunchKernelEx. The kernel launched so must wait by itself for
-what it reads of its predecessors (`qgen_wait_for_inputs`); qgen's matmuls do, after asking for their first weights. What
-makes that sound: the kernels of a call begin only once their predecessor has begun and says they may, quantisers say
-so at once, and nobody who writes weights does.
+what it reads of its predecessors (`qgen_wait_for_inputs`); qgen's matmuls do, after asking for their first weights.
+What makes that sound: a kernel begins only once its predecessor has begun and says so; quantisers say so at once,
+and nobody who writes weights does before they are written.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from qgen import codec, plan
-from qgen.dispatch import routed_instance, routed_rung
-from qgen.emulated import ARCH, EmulatedLadder, EmulatedMatvec
+from qgen.dispatch import routed_batch, routed_instance
+from qgen.emulated import ARCH, EmulatedLadder, EmulatedMatvec, EmulatedMultirow
 from qgen.errors import QgenError
 from qgen.gguf import GgufTensor
 from qgen.gguf.types import PLAIN_TYPES
@@ -148,7 +148,7 @@ def verify(
 ) -> VerifyReport:
     """Run and judge every quantised matrix of a GGUF file.
 
-    tokens: columns of x: 1 runs the matvec, more the ladder
+    tokens: columns of x: 1 runs the matvec, more what the dispatch picks for them
     device: "cuda", "cpu" (the emulator), or "auto": the first device where there is one, else the emulator
     rows:   rows of each matrix to compare (the first, the last, and others drawn from `seed`); left out, all of them
             on a device and EMULATED_ROWS in the emulator. A device computes all rows either way.
@@ -244,16 +244,21 @@ class _Emulator:
     def __init__(self, why: str) -> None:
         self.label = f"none ({why}); kernels run in the emulator on the CPU"
         self._programs: dict[str, EmulatedMatvec] = {}
+        self._multirows: dict[str, EmulatedMultirow] = {}
         self._ladders: dict[str, EmulatedLadder] = {}
 
     def run(self, weight: Weight, x: F32, rows: Rows) -> tuple[F32, str]:
         name = weight.format.name
         # The kernel of the whole matrix, not of the sample.
         if len(x) > 1:
-            rung = routed_rung(weight.format, weight.rows, weight.columns, len(x), ARCH)
+            chosen = routed_batch(weight.format, weight.rows, weight.columns, len(x), ARCH)
+            if isinstance(chosen, plan.MultirowInstance):
+                if name not in self._multirows:
+                    self._multirows[name] = EmulatedMultirow(weight.format)
+                return self._multirows[name](row_bytes(weight, rows), x, instance=chosen), chosen.name
             if name not in self._ladders:
                 self._ladders[name] = EmulatedLadder(weight.format)
-            return self._ladders[name](row_bytes(weight, rows), x, rung=rung), rung.name
+            return self._ladders[name](row_bytes(weight, rows), x, rung=chosen), chosen.name
         if name not in self._programs:
             self._programs[name] = EmulatedMatvec(weight.format)
         program = self._programs[name]

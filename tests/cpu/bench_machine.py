@@ -75,7 +75,7 @@ class EmulatedMachine:
     def launch(self, kernel: Kernel, grid: Grid, args: Sequence[Any], *, chained: bool = False) -> None:
         if self.fail_at and self.fail_at in kernel.entry:
             raise QgenError(stage="run", subject=kernel.entry, found="CUDA refuses", allowed="a device", next="look")
-        self.launches.append((kernel.entry, chained))
+        self.launches.append((kernel.entry, chained and self.why_no_chain is None))
         if self._recording is not None:
             self._recording.append(kernel.entry)
             return

@@ -17,6 +17,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from qgen import build, emulate, run
 from qgen.run import device as device_room
+from qgen.run import launching
 
 MULTIPROCESSORS, RESIDENT = 3, 2
 
@@ -96,7 +97,7 @@ class FakeCupy:
     ndarray = Array
 
     def __init__(self, *, devices: int = 1, driver: int = 13000, capability: str = "90") -> None:
-        self.devices, self.driver_version = devices, driver
+        self.devices, self.driver_version, self.capability = devices, driver, capability
         self.code_of: dict[bytes, emulate.Program] = {}
         self.launches: list[tuple[str, int]] = []
         self.allocations: list[int] = []
@@ -219,12 +220,13 @@ def install(monkeypatch: pytest.MonkeyPatch, fake: FakeCupy) -> FakeCupy:
     """Put the stand-in where qgen.run looks for CuPy, and the emulator where it looks for a compiler."""
 
     def compile(text: str, name: str, arch: str, toolkit: int | None = None) -> Any:
-        assert arch == "sm_90" and toolkit == (12 if fake.driver_version < 13000 else None)
+        assert arch == f"sm_{fake.capability}" and toolkit == (12 if fake.driver_version < 13000 else None)
         fake.code_of[name.encode()] = emulate.compile(text, name)
         return SimpleNamespace(code=name.encode(), path="kernel.cubin", compiler="nvrtc 13.0")
 
     monkeypatch.setattr(device_room, "cupy_module", lambda: fake)
     monkeypatch.setattr(run, "cupy_module", lambda: fake)
+    monkeypatch.setattr(launching, "why_not_dependent", lambda arch: "the emulator runs one kernel at a time")
     monkeypatch.setattr(build, "compile", compile)
     device_room.load_module.cache_clear()
     device_room.arch_of_device.cache_clear()

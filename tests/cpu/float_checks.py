@@ -8,9 +8,9 @@ from __future__ import annotations
 from functools import cache
 
 import numpy as np
+from batch_checks import GUARD, ORDERS, POISON, Order, Wrong, same
 from float_cases import Operands, cases, narrowed, operands, special_operands, workspace
 from ksplit_cases import DISTINCT, F32, INF_ROW, INF_X, NAN_ROW, NAN_X, ROWS, U8, Case, numbers
-from ksplit_checks import GUARD, ORDERS, POISON, Order, Wrong, same
 
 from qgen import contract_float, emulate
 from qgen.emit import emit

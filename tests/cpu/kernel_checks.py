@@ -175,40 +175,51 @@ def lay_out(given: Operands, case: Case) -> U8:
 
 
 def check_quantize(program: Program, plan: QuantizePlan, x: F32) -> None:
-    """All orders, on two backgrounds, against the contract's quantiser placed by the layout record."""
+    """All orders, on two backgrounds, against the contract's quantiser placed by the layout record.
+
+    Alone, and as the first of several tokens, whose rows lie apart: a token behind it is its mirror image.
+    """
     placed, blocks = plan.layout, x.size // plan.layout.block
-    quantised = contract.quantise(x, placed.activation)
-    wanted = place(placed, quantised, blocks, fill=0)
-    for background, (order, seed) in zip((0xA5, 0x5A, 0xFF, 0x00), ORDERS, strict=True):
-        memory = np.full(placed.bytes(blocks), background, dtype=np.uint8)
-        shape = launch_quantize(plan, blocks)
+    every = (x, np.ascontiguousarray(x[::-1]), -x)
+    wanted = [place(placed, contract.quantise(row, placed.activation), blocks, fill=0) for row in every]
+    runs = zip((0xA5, 0x5A, 0xFF, 0x00), (1, 3, 1, 2), ORDERS, strict=True)
+    for background, tokens, (order, seed) in runs:
+        memory = np.full((tokens, placed.bytes(blocks)), background, dtype=np.uint8)
+        laid = np.full((tokens, x.size + 3 * (tokens > 1)), np.nan, dtype=np.float32)
+        laid[:, : x.size] = every[:tokens]
+        shape, grid_y = launch_quantize(plan, blocks, tokens)
         report = program.launch(
             plan.name,
-            grid=shape.grid,
+            grid=(shape.grid, grid_y, 1),
             block=shape.block,
             shared=shape.shared,
             args=[
-                Buffer("x", x, offset_bytes=4),
+                Buffer("x", laid, offset_bytes=4),
+                laid.shape[1],
                 blocks,
                 Buffer("activation", memory, offset_bytes=16, writable=True),
             ],
             order=order,
             seed=seed,
         )
-        where = f"{blocks} blocks, {order} {seed}"
-        for plane, begin, end in planes(plan, blocks):
-            if plane == "scale":
-                right = same(memory[begin:end].view(np.float32), wanted[begin:end].view(np.float32))
-            else:
-                right = memory[begin:end] == wanted[begin:end]
-            if not right.all():
-                at = int(np.argmin(right))
-                raise Wrong(f"{plane} plane", f"entry {at} of {right.size}, {(~right).sum()} wrong; {where}")
-        written = sum(end - begin for _, begin, end in planes(plan, blocks))
+        where = f"{blocks} blocks, {tokens} tokens, {order} {seed}"
+        for token in range(tokens):
+            for plane, begin, end in planes(plan, blocks):
+                got, right_bytes = memory[token, begin:end], wanted[token][begin:end]
+                if plane == "scale":
+                    right = same(got.view(np.float32), right_bytes.view(np.float32))
+                else:
+                    right = got == right_bytes
+                if not right.all():
+                    at = int(np.argmin(right))
+                    found = f"entry {at} of token {token}, {(~right).sum()} of {right.size} wrong; {where}"
+                    raise Wrong(f"{plane} plane", found)
+        written = tokens * sum(end - begin for _, begin, end in planes(plan, blocks))
         if report.bytes_written["activation"] != written or report.written_bytes["activation"] != written:
             raise Wrong("planes not written once", f"{report.bytes_written['activation']} of {written} bytes; {where}")
-        if report.read_bytes["x"] != x.nbytes or report.bytes_touched["x"] != x.nbytes:
-            raise Wrong("x not read once", f"{report.read_bytes['x']} of {x.nbytes} bytes; {where}")
+        size = tokens * x.nbytes
+        if report.read_bytes["x"] != size or report.bytes_touched["x"] != size:
+            raise Wrong("x not read once", f"{report.read_bytes['x']} of {size} bytes; {where}")
 
 
 def planes(plan: QuantizePlan, blocks: int) -> list[tuple[str, int, int]]:

@@ -269,6 +269,10 @@ QUANTISERS = [
     _quantiser("one scale for all groups", (("* kScales + s)", "* kScales)"),), "scale plane", "PTQ1_0"),
     _quantiser("sums of the wrong thread", (("thread * 4 + j % 4", "j % 4"),), "sums plane"),
     _quantiser("a word short in each sum", (("j < 8 + 8 * group", "j < 7 + 8 * group"),), "sums plane", "PTQ1_0"),
+    _quantiser("every token's x is the first's", (("token * x_stride", "0 * x_stride"),), "codes plane"),
+    _quantiser("rows of x back to back", (("token * x_stride", "token * (int64_t)(blocks * kBlock)"),), "codes plane"),
+    _quantiser("every token in the place of the first", (("activation += token", "activation += 0"),), "codes plane"),
+    _quantiser("tokens apart without their sums", (("(32 * kSumSlots * 4)", "(0 * kSumSlots * 4)"),), "sums plane"),
     _quantiser("a word short in an uneven sum", (
         ("kGroupWords[group + 1]", "kGroupWords[group + 1] - 1"),
     ), "sums plane", "BASE3_UNEVEN"),

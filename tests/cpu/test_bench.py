@@ -114,8 +114,8 @@ def test_candidates_of_several_tokens_are_rungs() -> None:
     assert isinstance(routed, cases.RungCandidate) and routed.instance.columns == 16
     assert [c.label for c in every] == [f"t{rung.columns}_w{rung.warps}" for rung in routed.plan.rungs]
     assert [c.routed for c in every] == [c.instance == routed.instance for c in every]
-    with pytest.raises(QgenError, match="sm_75 lacks"):
-        cases.candidates(case, PLANS, every=True, arch="sm_75")
+    (few,) = cases.candidates(case, PLANS, every=True, arch="sm_75")
+    assert isinstance(few, cases.MultirowCandidate) and few.routed and few.label == "multirow_r2"
     single = cases.Case(FORMATS["Q4_K"], cases.Shape(8, 512))
     one, *rungs = cases.ladder_candidates(single, PLANS, arch="sm_90")
     assert isinstance(one, cases.Candidate) and one.routed and not any(c.routed for c in rungs)
@@ -146,7 +146,9 @@ def test_a_run_times_each_kernel_among_its_floors() -> None:
 def test_dependent_launches_only_where_the_device_has_them() -> None:
     machine = EmulatedMachine()
     run(machine)
-    assert {entry for entry, chained in machine.launches if chained} == {"read_chain_u4", "read_chain_u8"}
+    chained = {entry for entry, chained in machine.launches if chained}
+    assert {entry for entry in chained if entry.startswith("read_")} == {"read_chain_u4", "read_chain_u8"}
+    assert any("__matvec_" in entry for entry in chained), "a call as the run issues it"
     machine = EmulatedMachine(chain=False)
     found = run(machine)
     assert not any(chained for _, chained in machine.launches) and not any(row.chain_floor for row in found.rows)
@@ -295,7 +297,7 @@ def test_the_profilers_child_judges_its_launch() -> None:
 def test_a_driver_that_fails_at_dependent_graphs_costs_only_the_chain_floor() -> None:
     class Old(EmulatedMachine):
         def launch(self, kernel: Any, grid: Any, args: Any, *, chained: bool = False) -> None:
-            if chained:
+            if chained and self.why_no_chain is None:
                 raise QgenError(stage="bench", subject="x", found="error 801", allowed="a launch", next="none")
             super().launch(kernel, grid, args, chained=chained)
 

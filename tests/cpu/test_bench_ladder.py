@@ -67,10 +67,17 @@ def test_a_run_that_cannot_be_is_refused_before_anything_is_compiled() -> None:
         run(machine, shapes=("19x500",))
     with pytest.raises(QgenError, match="did you mean Q5_K"):
         run(machine, formats=("Q5_KK",))
-    machine.facts = replace(machine.facts, arch="sm_75")
-    with pytest.raises(QgenError, match="sm_75 lacks"):
-        run(machine)
     assert not machine.compiled
+
+
+def test_an_architecture_without_rungs_has_what_a_call_gets() -> None:
+    machine = machine_of()
+    machine.facts = replace(machine.facts, arch="sm_75")
+    found = run(machine, sweep="1,3")
+    assert found.ok and [(row.tokens, row.launch, row.routed) for row in found.rows] == [
+        (1, "r2_b2", True),
+        (3, "multirow_r2", True),
+    ]
 
 
 def test_fewer_tokens_are_the_first_of_more() -> None:

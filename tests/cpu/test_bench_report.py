@@ -16,10 +16,11 @@ import numpy as np
 import pytest
 from bench_machine import EmulatedMachine, make_small, run
 
-from qgen.bench import conditions, cuda, peers, report, writing
+from qgen.bench import conditions, peers, report, writing
 from qgen.bench.records import Report, geometric_mean
 from qgen.cli import bench as verb
 from qgen.errors import QgenError
+from qgen.run import launching
 from qgen.spec import load_formats
 
 FORMATS = load_formats()
@@ -183,10 +184,10 @@ def test_a_wide_spread_is_said() -> None:
 
 
 def test_launch_records_have_the_drivers_layout() -> None:
-    assert ctypes.sizeof(cuda._Attribute) == 72 and cuda._Attribute.value.offset == 8
-    assert ctypes.sizeof(cuda._Config) == 56
+    assert ctypes.sizeof(launching._Attribute) == 72 and launching._Attribute.value.offset == 8
+    assert ctypes.sizeof(launching._Config) == 56
     offsets = [
-        getattr(cuda._Config, name).offset for name in ("grid", "block", "shared", "stream", "attributes", "count")
+        getattr(launching._Config, name).offset for name in ("grid", "block", "shared", "stream", "attributes", "count")
     ]
     assert offsets == [0, 12, 24, 32, 40, 48]
 
@@ -198,7 +199,7 @@ def test_arguments_are_packed_by_size() -> None:
     class Array:
         data = Memory()
 
-    values, pointers = cuda.pack_arguments((Array(), np.int64(-2), np.int32(7)))
+    values, pointers = launching.pack_arguments((Array(), np.int64(-2), np.int32(7)))
     assert [v.raw[:-1] for v in values] == [
         (0x7F0000001200).to_bytes(8, "little"), b"\xfe" + b"\xff" * 7, b"\x07\0\0\0",
     ]  # fmt: skip
@@ -215,7 +216,7 @@ def parse(*arguments: str) -> argparse.Namespace:
 
 
 def test_the_verb(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(cuda, "CudaMachine", EmulatedMachine)
+    monkeypatch.setattr("qgen.bench.cuda.CudaMachine", EmulatedMachine)
     monkeypatch.setenv("QGEN_PROGRESS", "0")
     common = ["--format", "tq1_0", "--shape", "70x512", "--repeat", "2"]
     args = parse(*common, "--out", str(tmp_path / "o"), "--no-plots")

@@ -13,12 +13,21 @@ from qgen.dispatch.kernels import MAX_ROWS, catalog
 from qgen.dispatch.proof import prove
 from qgen.dispatch.routes import load_routes
 from qgen.dispatch.space import load_space
-from qgen.plan import MAX_TOKENS, FragmentQuantizePlan, KsplitPlan, MatvecPlan, QuantizePlan, plan_all
+from qgen.plan import (
+    MAX_TOKENS,
+    FragmentQuantizePlan,
+    KsplitPlan,
+    MatvecPlan,
+    MultirowPlan,
+    QuantizePlan,
+    plan_all,
+)
 from qgen.spec import load_formats
 
 FORMATS = load_formats()
 PLANS, REFUSED = plan_all(FORMATS)
 LADDERS = {p.format: p for p in PLANS if isinstance(p, KsplitPlan)}
+MULTIROWS = {p.format: p for p in PLANS if isinstance(p, MultirowPlan)}
 QUANTISERS = {p.layout.name: p.name for p in PLANS if isinstance(p, FragmentQuantizePlan)}
 RUNG_OF = {2: 8, 7: 8, 8: 8, 9: 16, 16: 16, 17: 32, 32: 32, 33: 32, 97: 32, MAX_TOKENS: 32}
 
@@ -44,13 +53,25 @@ def test_every_t_has_its_rung_and_its_quantiser(arch: str, policy: str) -> None:
 
 
 @pytest.mark.parametrize("policy", ["fastest", "invariant"])
+def test_every_t_has_its_columns_without_tensor_cores(policy: str) -> None:
+    """sm_75: dp4a for every T, out of the activation that the mat-vec reads, under its contract."""
+    for format, plan in MULTIROWS.items():
+        one = asked(format, arch="sm_75", policy=policy)
+        for tokens, columns in {2: 2, 3: 4, 4: 4, 5: 8, 8: 8, 9: 8, 97: 8, MAX_TOKENS: 8}.items():
+            found = asked(format, T=tokens, arch="sm_75", policy=policy)
+            (instance,) = (i for i in plan.instances if (i.columns, i.rows) == (columns, 2))
+            assert (found.kernel, found.file) == (instance.name, plan.file)
+            assert found.quantiser == one.quantiser and found.contract == one.contract == plan.contract.name
+            served = asked(format, op="quantize_activation", T=tokens, arch="sm_75", policy=policy)
+            assert served.kernel == found.quantiser
+
+
+@pytest.mark.parametrize("policy", ["fastest", "invariant"])
 @pytest.mark.parametrize("op", ["mul_mat", "quantize_activation"])
 def test_refusals_say_why(op: str, policy: str) -> None:
-    old = asked("Q4_K", op=op, T=2, arch="sm_75", policy=policy)
-    assert (old.kernel, old.code) == (None, "tokens") and "sm_75" in old.reason and "m16n8k32" in old.reason
-    assert asked("Q4_K", op=op, T=1, arch="sm_75", policy=policy).served
-    many = asked("Q4_K", op=op, T=MAX_TOKENS + 1, policy=policy)
-    assert (many.kernel, many.code) == (None, "tokens") and str(MAX_TOKENS) in many.reason
+    for arch in ("sm_75", "sm_90"):
+        many = asked("Q4_K", op=op, T=MAX_TOKENS + 1, policy=policy, arch=arch)
+        assert (many.kernel, many.code) == (None, "tokens") and str(MAX_TOKENS) in many.reason
 
 
 def test_rows_end_where_a_kernel_can_still_round_them_up() -> None:
@@ -91,7 +112,7 @@ def test_only_rungs_that_a_route_names_are_kept() -> None:
     assert found == plan
 
 
-def test_a_ladder_is_not_compiled_where_it_cannot_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_are_compiled_only_where_they_are_reached(monkeypatch: pytest.MonkeyPatch) -> None:
     made = generate.generate()
     compiled: set[tuple[str, str]] = set()
 
@@ -103,5 +124,5 @@ def test_a_ladder_is_not_compiled_where_it_cannot_run(monkeypatch: pytest.Monkey
     generate.compile_sources(made)
     for plan in made.plans:
         archs = {arch for name, arch in compiled if name == plan.file}
-        needs_more = not isinstance(plan, MatvecPlan | QuantizePlan)
-        assert archs == set(load_archs()) - ({"sm_75"} if needs_more else set()), plan.file
+        wanted = set(load_archs()) - (set() if isinstance(plan, MatvecPlan | QuantizePlan) else {"sm_75"})
+        assert archs == ({"sm_75"} if isinstance(plan, MultirowPlan) else wanted), plan.file

@@ -18,7 +18,7 @@ from qgen.dispatch import Request, table
 from qgen.dispatch.checks import launch_faults
 from qgen.dispatch.proof import KINDS, Proof
 from qgen.errors import QgenError
-from qgen.plan import MatvecPlan, QuantizePlan, entries, plan_all
+from qgen.plan import MatvecPlan, MultirowPlan, QuantizePlan, entries, plan_all
 from qgen.spec import Format, load_formats
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -60,16 +60,20 @@ def test_nothing_is_planned_for_generation_that_is_not_reached(proof: Proof) -> 
     kept = dispatch.keep_routed(*plan_all(load_formats()))
     names: set[str] = set()
     ladder: set[str] = set()
+    few: set[str] = set()
     for plan in kept:
         if isinstance(plan, MatvecPlan):
             names |= {instance.name for instance in plan.instances}
         elif isinstance(plan, QuantizePlan):
             names.add(plan.name)
+        elif isinstance(plan, MultirowPlan):
+            few |= set(entries(plan))
         else:
             ladder |= set(entries(plan))
-    assert names | ladder == set(proof.reached)
+    assert names | ladder | few == set(proof.reached)
     every = set(load_archs())
-    assert all(archs == every - ({"sm_75"} if name in ladder else set()) for name, archs in proof.reached.items())
+    own = dict.fromkeys(few, {"sm_75"}) | dict.fromkeys(ladder, every - {"sm_75"})
+    assert all(archs == own.get(name, every) for name, archs in proof.reached.items())
 
 
 def test_a_dispatch_that_is_not_proved_is_not_written(proof: Proof) -> None:
@@ -159,10 +163,19 @@ def test_hot_choices_of_the_ladder(row: list[str], format: str, policy: str) -> 
     assert decision.quantiser == f"quantize_activation_{activation}_{format.lower()}_fragments__warp_block"
 
 
+@pytest.mark.parametrize("tokens, columns", [(2, 2), (3, 4), (4, 4), (5, 8), (8, 8), (9, 8), (65528, 8)])
+@pytest.mark.parametrize("format", ["Q4_K", "Q4_0", "TQ1_0", "PTQ1_0"])
+def test_hot_choices_without_tensor_cores(tokens: int, columns: int, format: str) -> None:
+    activation = formats()[format].activation or ""
+    decision = dispatch.lookup(Request("mul_mat", format, activation, T=tokens, N=4096, K=4096, arch="sm_75"))
+    assert decision.kernel == f"mul_mat_{format.lower()}_{activation}_t{columns}__multirow_native_r2"
+    assert decision.quantiser == f"quantize_activation_{activation}_{format.lower()}__warp_block"
+
+
 REFUSED = """
 what                       code        a word of the reason
-T=2,arch=sm_75             tokens      sm_75
 T=65529                    tokens      65528
+T=65529,arch=sm_75         tokens      65528
 op=mul_mat_id              op          mul_mat_id has no kernels
 op=get_rows                op          get_rows
 op=dequantize              op          dequantize

@@ -98,35 +98,23 @@ def test_the_command_of_the_design(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "turn", "because", "gate", "kernel", "nearest"),
-    [
-        (["-T", "65529"], "T >= 65529", "kernels of Q5_K take at most 65528 tokens", 7, "t32", "T = 65528"),
-        (
-            ["--arch", "sm_75"],
-            "arch = sm_75",
-            "kernels for T > 1 multiply int8 on tensor cores",
-            6,
-            "t8",
-            "arch = sm_80",
-        ),
-    ],
+    ("arch", "kernel"), [("sm_90", "t32__ksplit_mma_native_w8"), ("sm_75", "t8__multirow_native_r2")]
 )
-def test_a_refusal_in_text(
-    changes: list[str],
-    turn: str,
-    because: str,
-    gate: int,
-    kernel: str,
-    nearest: str,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert cli.main(["explain", *DESIGN, *changes, "--policy", "invariant"]) == 0
+def test_a_refusal_in_text(arch: str, kernel: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["explain", *DESIGN, "-T", "65529", "--arch", arch, "--policy", "invariant"]) == 0
     text = capsys.readouterr().out
-    assert f"  {turn}\n" in text and f"refused (tokens): {because}" in text
-    assert f"specs/routes/mul_mat.toml: gate[{gate}]" in text
-    assert (
-        f"mul_mat_q5_k_q8_g256_{kernel}__ksplit_mma_native_w8\n      it would serve this request with {nearest}" in text
-    )
+    assert "  T >= 65529\n" in text and "refused (tokens): kernels of Q5_K take at most 65528 tokens" in text
+    assert "specs/routes/mul_mat.toml: gate[6]" in text
+    assert f"mul_mat_q5_k_q8_g256_{kernel}\n      it would serve this request with T = 65528" in text
+
+
+def test_tokens_without_the_tensor_cores_are_served_by_dp4a(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["explain", *DESIGN, "--arch", "sm_75", "--policy", "invariant"]) == 0
+    text = capsys.readouterr().out
+    assert "kernel mul_mat_q5_k_q8_g256_t2__multirow_native_r2\n" in text and "a ladder's rung of 2 columns" in text
+    assert "x comes from quantize_activation_q8_g256_q5_k__warp_block" in text
+    assert "mul_mat_q5_k_q8_g256_t8__ksplit_mma_native_w8\n      needs arch other than sm_75, not sm_75\n" in text
+    assert "mul_mat_q5_k_q8_g256_t4__multirow_native_r2\n      needs T in 3..4, not 2\n" in text
 
 
 def test_a_served_request_in_text_and_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -140,12 +128,11 @@ def test_a_served_request_in_text_and_json(capsys: pytest.CaptureFixture[str]) -
     said = json.loads(capsys.readouterr().out)
     assert said["kernel"]["name"] in text and said["refusal"] is None
     assert said["request"]["activation"] == "q8_g256" and said["path"][0]["axis"] == "op"
-    # All that any other number of tokens or columns would get, and nothing else.
+    # All that any other number of tokens or columns, or another architecture, would get, and nothing else.
     assert [n["kernel"].removeprefix("mul_mat_q5_k_q8_g256_") for n in said["neighbours"]] == [
         "t1__matvec_native_r2_b2",
-        "t8__ksplit_mma_native_w8",
-        "t16__ksplit_mma_native_w8",
-        "t32__ksplit_mma_native_w8",
+        *(f"t{columns}__ksplit_mma_native_w8" for columns in (8, 16, 32)),
+        *(f"t{columns}__multirow_native_r2" for columns in (2, 4, 8)),
         *(f"mul_mat_q5_k_{rung}__ksplit_mma_native_r1w8" for rung in ("bf16_t8", "bf16_t16", "f16_t8")),
     ]
     assert cli.main(["explain", "--op", "mul_mat", "--format", "Q4_0", *DESIGN[4:6], "-N", "5120", "-K", "6144"]) == 0

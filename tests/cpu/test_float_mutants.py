@@ -7,9 +7,9 @@ from functools import cache
 
 import numpy as np
 import pytest
+from batch_checks import Wrong
 from float_checks import Float, check_arrange
 from float_mutants import FAULT, MUTANTS, Mutant
-from ksplit_checks import Wrong
 
 from qgen import emulate
 from qgen.emit import emit

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from batch_checks import same
 from ksplit_cases import DISTINCT, ROWS, Case, cases, missing_codes, numbers, operands
-from ksplit_checks import Ksplit, check_quantise, compiled, quantise, same
+from ksplit_checks import Ksplit, check_quantise, compiled, quantise
 
 from qgen.errors import QgenError
 from qgen.plan import KsplitPlan, Rung, plan_ksplit, plan_quantize_fragments

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
-from ksplit_checks import Ksplit, Wrong, check_quantise
+from batch_checks import Wrong
+from ksplit_checks import Ksplit, check_quantise
 from ksplit_mutants import FAULT, MUTANTS, Edit, Mutant
 
 from qgen import emulate

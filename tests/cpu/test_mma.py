@@ -229,7 +229,14 @@ def test_float_products_meet_their_own(name: str) -> None:
     if name == "bf16":
         one, two = one >> 16, two >> 16
     # Register i of A: row g + 8 (i mod 2), columns 8 (i / 2) + 2t, + 1; of B: column g, rows 8 i + 2t, + 1.
-    pairs_a = np.stack([one[G + 8 * (i % 2), 8 * (i // 2) + 2 * T] | one[G + 8 * (i % 2), 8 * (i // 2) + 2 * T + 1].astype("u4") << 16 for i in range(4)], axis=1)  # noqa: E501
+    pairs_a = np.stack(
+        [
+            one[G + 8 * (i % 2), 8 * (i // 2) + 2 * T]
+            | one[G + 8 * (i % 2), 8 * (i // 2) + 2 * T + 1].astype("u4") << 16
+            for i in range(4)
+        ],
+        axis=1,
+    )
     pairs_b = np.stack([two[8 * i + 2 * T, G] | two[8 * i + 2 * T + 1, G].astype("u4") << 16 for i in range(2)], axis=1)
     d = np.zeros((32, 4), dtype=np.float32)
     args = [Buffer("a", pairs_a.astype("u4")), Buffer("b", pairs_b.astype("u4")), Buffer("d", d, writable=True)]

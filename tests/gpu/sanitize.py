@@ -17,7 +17,17 @@ import numpy as np
 
 from qgen import codec, contract, contract_float, layout, run
 from qgen.generate import generate
-from qgen.plan import FloatKsplitPlan, FloatRung, Instance, KsplitPlan, MatvecPlan, Rung
+from qgen.plan import (
+    FloatKsplitPlan,
+    FloatRung,
+    Instance,
+    KsplitPlan,
+    MatvecPlan,
+    MultirowInstance,
+    MultirowPlan,
+    Rung,
+    plan_all,
+)
 from qgen.run.device import cupy_module
 from qgen.spec import load_formats
 from qgen.weights import Weight
@@ -47,8 +57,10 @@ def check(cupy: Any, plan: MatvecPlan, instance: Instance, rows: int, blocks: in
     return bool(np.array_equal(cupy.asnumpy(y).view(np.uint32), wanted.view(np.uint32)))
 
 
-def check_rung(cupy: Any, plan: KsplitPlan, rung: Rung, rows: int, blocks: int, tokens: int) -> bool:
-    """The same for a rung of the ladder, x and y with gaps between their rows."""
+def check_batch(
+    cupy: Any, plan: KsplitPlan | MultirowPlan, rung: Rung | MultirowInstance, rows: int, blocks: int, tokens: int
+) -> bool:
+    """The same for a kernel of several tokens, x and y with gaps between their rows."""
     format = FORMATS[plan.format]
     packed = codec.random_blocks(format, rows * blocks, seed=rows + blocks)
     assert isinstance(packed, np.ndarray)
@@ -64,6 +76,11 @@ def check_rung(cupy: Any, plan: KsplitPlan, rung: Rung, rows: int, blocks: int, 
     bound(spread, y, workspace=scratch)
     wanted = np.stack([contract.mul_mat(format, packed.reshape(rows, blocks, format.bytes), row) for row in x])
     return bool(np.array_equal(cupy.asnumpy(y).view(np.uint32), wanted.view(np.uint32)))
+
+
+def multirow_variants(plan: MultirowPlan) -> list[MultirowInstance]:
+    """One that holds its rows in registers and one that holds its tokens: no route may name any on this device."""
+    return [i for i in plan.instances if (i.rows, i.columns) in ((2, 8), (4, 2))]
 
 
 def check_float(cupy: Any, plan: FloatKsplitPlan, rung: FloatRung, rows: int, blocks: int, tokens: int) -> bool:
@@ -106,7 +123,7 @@ def main(names: list[str]) -> int:
         for rung in ladder.rungs:
             for rows, blocks, tokens in ((37, rung.stage_blocks + 1, rung.columns + 3), (1, 1, 2)):
                 count += 1
-                if not check_rung(cupy, ladder, rung, rows, blocks, tokens):
+                if not check_batch(cupy, ladder, rung, rows, blocks, tokens):
                     wrong += 1
                     print(f"WRONG {rung.name}: {rows} rows of {blocks} blocks, T = {tokens}", flush=True)
     for floats in (p for p in made if isinstance(p, FloatKsplitPlan) and (not names or p.format in names)):
@@ -116,6 +133,15 @@ def main(names: list[str]) -> int:
                 if not check_float(cupy, floats, float_rung, rows, blocks, tokens):
                     wrong += 1
                     print(f"WRONG {float_rung.name}: {rows} rows of {blocks} blocks, T = {tokens}", flush=True)
+    for several in (p for p in plan_all(FORMATS)[0] if isinstance(p, MultirowPlan)):
+        if names and several.format not in names:
+            continue
+        for few in multirow_variants(several):
+            for rows, blocks, tokens in ((37, few.team_blocks + 1, few.columns + 1), (1, 1, 2)):
+                count += 1
+                if not check_batch(cupy, several, few, rows, blocks, tokens):
+                    wrong += 1
+                    print(f"WRONG {few.name}: {rows} rows of {blocks} blocks, T = {tokens}", flush=True)
     print(f"{count} launches, {wrong} wrong, {time.monotonic() - started:.0f} s", flush=True)
     return 1 if wrong else 0
 

@@ -1,0 +1,523 @@
+// mul_mat PQ2_0 x q8_g32, a few tokens, family multirow.
+// Generated from specs/formats/pq2_0.toml and templates/multirow.cu.j2;
+// edit those, then run: qgen build
+//
+// format      PQ2_0: 128 elements in 34 bytes
+// storage     native: blocks as in the file, aligned to 2, rows row_stride bytes apart
+// activation  q8_g32 in the layout q8_g32_pq2_0, from quantize_activation
+// traffic     every packed byte is requested once (read factor 1.00)
+// contract    q8_g32_u32_s32: block b of a row belongs to slice b mod 32; a slice takes its blocks in
+//             increasing order, in them units of 32 elements, and each term as
+//             fma(factors * dx, float(integer sum), slice), terms +d*sum(q*a);
+//             slices are added by halving: slice s < h takes s + h, h = slices/2 .. 1
+// integers    exact: no sum of a unit exceeds 16256
+//
+#include "qgen_deal.cuh"
+
+extern __shared__ __align__(16) uint8_t qgen_shared[];
+
+namespace {
+
+constexpr int kBlockBytes = 34;       // packed bytes of a block
+constexpr int kLanes = 1;            // threads that share a block
+constexpr int kSlices = 32;          // slices of K in the canonical order
+constexpr int kTileBlocks = 32;      // blocks of an activation tile
+constexpr int kChunks = 8;           // 16-byte activation pieces of a thread and block
+constexpr int kScales = 4;           // activation scales of a block
+constexpr int kSumSlots = 4;         // activation sums stored for a thread and block
+// Part 0 of a block: thread t's code words of one row, their integer scales and float factors ...
+struct Row0 {
+    uint32_t q[8];
+    float f[1];
+};
+
+// ... and its share of one token's activation: codes, the codes' sums by group, scales.
+struct Column0 {
+    uint32_t x[8];
+    int a[4];
+    float dx[1];
+};
+
+// The codes of the block that starts at byte b of `stage`.
+__device__ __forceinline__ void decode0(const uint8_t* stage, int b, int t, Row0& row) {
+
+    uint32_t(&q)[8] = row.q;
+    uint32_t w[8];
+    qgen_words1<2>(w + 0, stage, b + 2);
+    q[0] = ((w[0] & 0x03030303u));
+    q[1] = ((w[0] >> 2 & 0x03030303u));
+    q[2] = ((w[0] >> 4 & 0x03030303u));
+    q[3] = ((w[0] >> 6 & 0x03030303u));
+    q[4] = ((w[1] & 0x03030303u));
+    q[5] = ((w[1] >> 2 & 0x03030303u));
+    q[6] = ((w[1] >> 4 & 0x03030303u));
+    q[7] = ((w[1] >> 6 & 0x03030303u));
+}
+
+// Its float factors.
+__device__ __forceinline__ void factors0(const uint8_t* stage, int b, Row0& row) {
+    row.f[0] = qgen_f16_to_f32(*(const uint16_t*)(stage + b + 0));
+}
+
+// The activation at this thread's codes, scales and sums of the block.
+__device__ __forceinline__ void load0(const uint8_t* codes, const uint8_t* scales, const uint8_t* sums,
+                                      Column0& column) {
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+        const uint4 v = qgen_load_u32x4(codes + (0 + c) * (32 * 16));
+        column.x[4 * c] = v.x, column.x[4 * c + 1] = v.y, column.x[4 * c + 2] = v.z, column.x[4 * c + 3] = v.w;
+    }
+    column.a[0] = (int)qgen_load_u32(sums + 4 * 0);
+    qgen_load_floats<1>(column.dx + 0, scales + 4 * 0);
+}
+
+// s[..]: the integer sums of this thread.
+__device__ __forceinline__ void dot0(const Row0& row, const Column0& column, int (&s)[1]) {
+    [[maybe_unused]] const int(&a)[4] = column.a;
+    int g0 = -1 * a[0];
+#pragma unroll
+    for (int j = 0; j < 8; ++j) g0 = qgen_dot4(row.q[j], column.x[j], g0);
+    // d*q, unit 0
+    s[0] = g0;
+}
+
+// The slice's sum with these integer sums added, in the order of the contract.
+__device__ __forceinline__ float add0(const int (&s)[1], const float (&f)[1],
+                                      const float (&dx)[1], float total) {
+    total = __fmaf_rn(__fmul_rn(f[0], dx[0]), __int2float_rn(s[0]), total);
+    return total;
+}
+
+// Part 1 of a block: thread t's code words of one row, their integer scales and float factors ...
+struct Row1 {
+    uint32_t q[8];
+    float f[1];
+};
+
+// ... and its share of one token's activation: codes, the codes' sums by group, scales.
+struct Column1 {
+    uint32_t x[8];
+    int a[4];
+    float dx[1];
+};
+
+// The codes of the block that starts at byte b of `stage`.
+__device__ __forceinline__ void decode1(const uint8_t* stage, int b, int t, Row1& row) {
+
+    uint32_t(&q)[8] = row.q;
+    uint32_t w[8];
+    qgen_words1<2>(w + 2, stage, b + 10);
+    q[0] = ((w[2] & 0x03030303u));
+    q[1] = ((w[2] >> 2 & 0x03030303u));
+    q[2] = ((w[2] >> 4 & 0x03030303u));
+    q[3] = ((w[2] >> 6 & 0x03030303u));
+    q[4] = ((w[3] & 0x03030303u));
+    q[5] = ((w[3] >> 2 & 0x03030303u));
+    q[6] = ((w[3] >> 4 & 0x03030303u));
+    q[7] = ((w[3] >> 6 & 0x03030303u));
+}
+
+// Its float factors.
+__device__ __forceinline__ void factors1(const uint8_t* stage, int b, Row1& row) {
+    row.f[0] = qgen_f16_to_f32(*(const uint16_t*)(stage + b + 0));
+}
+
+// The activation at this thread's codes, scales and sums of the block.
+__device__ __forceinline__ void load1(const uint8_t* codes, const uint8_t* scales, const uint8_t* sums,
+                                      Column1& column) {
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+        const uint4 v = qgen_load_u32x4(codes + (2 + c) * (32 * 16));
+        column.x[4 * c] = v.x, column.x[4 * c + 1] = v.y, column.x[4 * c + 2] = v.z, column.x[4 * c + 3] = v.w;
+    }
+    column.a[1] = (int)qgen_load_u32(sums + 4 * 1);
+    qgen_load_floats<1>(column.dx + 0, scales + 4 * 1);
+}
+
+// s[..]: the integer sums of this thread.
+__device__ __forceinline__ void dot1(const Row1& row, const Column1& column, int (&s)[1]) {
+    [[maybe_unused]] const int(&a)[4] = column.a;
+    int g1 = -1 * a[1];
+#pragma unroll
+    for (int j = 0; j < 8; ++j) g1 = qgen_dot4(row.q[j], column.x[j], g1);
+    // d*q, unit 1
+    s[0] = g1;
+}
+
+// The slice's sum with these integer sums added, in the order of the contract.
+__device__ __forceinline__ float add1(const int (&s)[1], const float (&f)[1],
+                                      const float (&dx)[1], float total) {
+    total = __fmaf_rn(__fmul_rn(f[0], dx[0]), __int2float_rn(s[0]), total);
+    return total;
+}
+
+// Part 2 of a block: thread t's code words of one row, their integer scales and float factors ...
+struct Row2 {
+    uint32_t q[8];
+    float f[1];
+};
+
+// ... and its share of one token's activation: codes, the codes' sums by group, scales.
+struct Column2 {
+    uint32_t x[8];
+    int a[4];
+    float dx[1];
+};
+
+// The codes of the block that starts at byte b of `stage`.
+__device__ __forceinline__ void decode2(const uint8_t* stage, int b, int t, Row2& row) {
+
+    uint32_t(&q)[8] = row.q;
+    uint32_t w[8];
+    qgen_words1<2>(w + 4, stage, b + 18);
+    q[0] = ((w[4] & 0x03030303u));
+    q[1] = ((w[4] >> 2 & 0x03030303u));
+    q[2] = ((w[4] >> 4 & 0x03030303u));
+    q[3] = ((w[4] >> 6 & 0x03030303u));
+    q[4] = ((w[5] & 0x03030303u));
+    q[5] = ((w[5] >> 2 & 0x03030303u));
+    q[6] = ((w[5] >> 4 & 0x03030303u));
+    q[7] = ((w[5] >> 6 & 0x03030303u));
+}
+
+// Its float factors.
+__device__ __forceinline__ void factors2(const uint8_t* stage, int b, Row2& row) {
+    row.f[0] = qgen_f16_to_f32(*(const uint16_t*)(stage + b + 0));
+}
+
+// The activation at this thread's codes, scales and sums of the block.
+__device__ __forceinline__ void load2(const uint8_t* codes, const uint8_t* scales, const uint8_t* sums,
+                                      Column2& column) {
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+        const uint4 v = qgen_load_u32x4(codes + (4 + c) * (32 * 16));
+        column.x[4 * c] = v.x, column.x[4 * c + 1] = v.y, column.x[4 * c + 2] = v.z, column.x[4 * c + 3] = v.w;
+    }
+    column.a[2] = (int)qgen_load_u32(sums + 4 * 2);
+    qgen_load_floats<1>(column.dx + 0, scales + 4 * 2);
+}
+
+// s[..]: the integer sums of this thread.
+__device__ __forceinline__ void dot2(const Row2& row, const Column2& column, int (&s)[1]) {
+    [[maybe_unused]] const int(&a)[4] = column.a;
+    int g2 = -1 * a[2];
+#pragma unroll
+    for (int j = 0; j < 8; ++j) g2 = qgen_dot4(row.q[j], column.x[j], g2);
+    // d*q, unit 2
+    s[0] = g2;
+}
+
+// The slice's sum with these integer sums added, in the order of the contract.
+__device__ __forceinline__ float add2(const int (&s)[1], const float (&f)[1],
+                                      const float (&dx)[1], float total) {
+    total = __fmaf_rn(__fmul_rn(f[0], dx[0]), __int2float_rn(s[0]), total);
+    return total;
+}
+
+// Part 3 of a block: thread t's code words of one row, their integer scales and float factors ...
+struct Row3 {
+    uint32_t q[8];
+    float f[1];
+};
+
+// ... and its share of one token's activation: codes, the codes' sums by group, scales.
+struct Column3 {
+    uint32_t x[8];
+    int a[4];
+    float dx[1];
+};
+
+// The codes of the block that starts at byte b of `stage`.
+__device__ __forceinline__ void decode3(const uint8_t* stage, int b, int t, Row3& row) {
+
+    uint32_t(&q)[8] = row.q;
+    uint32_t w[8];
+    qgen_words1<2>(w + 6, stage, b + 26);
+    q[0] = ((w[6] & 0x03030303u));
+    q[1] = ((w[6] >> 2 & 0x03030303u));
+    q[2] = ((w[6] >> 4 & 0x03030303u));
+    q[3] = ((w[6] >> 6 & 0x03030303u));
+    q[4] = ((w[7] & 0x03030303u));
+    q[5] = ((w[7] >> 2 & 0x03030303u));
+    q[6] = ((w[7] >> 4 & 0x03030303u));
+    q[7] = ((w[7] >> 6 & 0x03030303u));
+}
+
+// Its float factors.
+__device__ __forceinline__ void factors3(const uint8_t* stage, int b, Row3& row) {
+    row.f[0] = qgen_f16_to_f32(*(const uint16_t*)(stage + b + 0));
+}
+
+// The activation at this thread's codes, scales and sums of the block.
+__device__ __forceinline__ void load3(const uint8_t* codes, const uint8_t* scales, const uint8_t* sums,
+                                      Column3& column) {
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+        const uint4 v = qgen_load_u32x4(codes + (6 + c) * (32 * 16));
+        column.x[4 * c] = v.x, column.x[4 * c + 1] = v.y, column.x[4 * c + 2] = v.z, column.x[4 * c + 3] = v.w;
+    }
+    column.a[3] = (int)qgen_load_u32(sums + 4 * 3);
+    qgen_load_floats<1>(column.dx + 0, scales + 4 * 3);
+}
+
+// s[..]: the integer sums of this thread.
+__device__ __forceinline__ void dot3(const Row3& row, const Column3& column, int (&s)[1]) {
+    [[maybe_unused]] const int(&a)[4] = column.a;
+    int g3 = -1 * a[3];
+#pragma unroll
+    for (int j = 0; j < 8; ++j) g3 = qgen_dot4(row.q[j], column.x[j], g3);
+    // d*q, unit 3
+    s[0] = g3;
+}
+
+// The slice's sum with these integer sums added, in the order of the contract.
+__device__ __forceinline__ float add3(const int (&s)[1], const float (&f)[1],
+                                      const float (&dx)[1], float total) {
+    total = __fmaf_rn(__fmul_rn(f[0], dx[0]), __int2float_rn(s[0]), total);
+    return total;
+}
+
+// Requests the packed bytes of one step of a warp's rows: blocks [step * team_blocks, + team_blocks) of each row.
+template <int warp_rows, int team_blocks, int pieces>
+__device__ __forceinline__ void stage_step(uint8_t* slots, const uint8_t* weight, int64_t row_stride, int rows,
+                                           int blocks, int tile, int step, int lane) {
+    const int64_t first = (int64_t)step * (team_blocks * kBlockBytes);
+    const int left = blocks - step * team_blocks;
+    const int bytes = (left < team_blocks ? left : team_blocks) * kBlockBytes;
+    if constexpr (pieces > 16) {
+#pragma unroll
+        for (int slot = 0; slot < warp_rows; ++slot) {
+            const int row = tile * warp_rows + slot;
+            if (row < rows)
+                qgen_stage_bytes<pieces>(slots + slot * (16 * pieces), weight + row * row_stride + first, bytes, lane);
+        }
+    } else {  // rows of few pieces: two or more rows share the warp
+        constexpr int share = pieces <= 8 ? 8 : 16;
+#pragma unroll
+        for (int pass = 0; pass < warp_rows; pass += 32 / share) {
+            const int slot = pass + lane / share, row = tile * warp_rows + slot;
+            if (slot < warp_rows && row < rows)
+                qgen_stage_bytes<pieces, share>(slots + slot * (16 * pieces), weight + row * row_stride + first, bytes,
+                                                lane % share);
+        }
+    }
+}
+
+// y[token][row] of all rows and the tokens [columns * blockIdx.y, + columns). See the contract above for the order of the
+// float additions. Sum e of a team is that of the row and token `e % held` and `e / held`: of the two, the one of which
+// there are fewer is kept in registers.
+template <int rows_a_team, int columns, int team_blocks, int stages, int pieces, int warps>
+__device__ __forceinline__ void multirow(const uint8_t* weight, int64_t row_stride, int rows, int blocks, int tokens,
+                                         const uint8_t* activation, float* y, int64_t y_stride) {
+    constexpr int teams = 32 / (team_blocks * kLanes);
+    constexpr int warp_rows = rows_a_team * teams;
+    constexpr int substeps = kSlices / team_blocks;
+    constexpr int slot_bytes = 16 * pieces;
+    constexpr bool rows_held = rows_a_team <= columns;
+    constexpr int held = rows_held ? rows_a_team : columns;
+    constexpr int all = rows_a_team * columns;
+    // The sums of a block are dealt to the threads that share it, and those of a row to all threads of a team.
+    constexpr int dealt = all < kLanes ? all : kLanes, owned = all / dealt;
+    constexpr int spread = owned < team_blocks ? owned : team_blocks;
+    // A deal is of so many rows and tokens. Thread t walks the rows of a deal in the order 0 ^ t, 1 ^ t, 2 ^ t ..: what it
+    // must send to another thread is then in the same register of all threads.
+    constexpr int deal_rows = rows_held ? (dealt < held ? dealt : held) : (dealt > held ? dealt / held : 1);
+    constexpr int deal_columns = dealt / deal_rows;
+
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int t = lane % kLanes, slice = lane / kLanes % team_blocks, team = lane / (team_blocks * kLanes);
+    const int deal_row = t % deal_rows, deal_column = qgen_dealt<deal_columns, kLanes / 2, deal_rows>(t);
+    auto own_row = [&](int deal) {
+        return (rows_held ? deal * dealt % held : deal * dealt / held) + deal_row;
+    };
+    auto own_column = [&](int deal) {
+        return (rows_held ? deal * dealt / held : deal * dealt % held) + deal_column;
+    };
+    const int first = blockIdx.y * columns, left = min(tokens - first, columns);
+    const int steps = (blocks + team_blocks - 1) / team_blocks;
+    const int tiles = (rows + warp_rows - 1) / warp_rows;
+    const int tile_stride = gridDim.x * warps;
+    uint8_t* ring = qgen_shared + warp * (stages * warp_rows * slot_bytes);
+
+    const int activation_tiles = (blocks + kTileBlocks - 1) / kTileBlocks;
+    const int64_t scale_plane = (int64_t)activation_tiles * (kChunks * 32 * 16);
+    const int64_t sum_plane = scale_plane + (int64_t)(activation_tiles * (kTileBlocks * kScales * 4) + 15) / 16 * 16;
+    const int64_t token_bytes = sum_plane + (int64_t)activation_tiles * (32 * kSumSlots * 4);
+    activation += first * token_bytes;
+
+    // Copies run `stages` steps ahead of the sums, across the borders of row tiles, so that memory never idles.
+    int ahead_tile = blockIdx.x * warps + warp, ahead_step = 0, ahead_slot = 0;
+    auto request = [&]() {
+        if (ahead_tile < tiles)
+            stage_step<warp_rows, team_blocks, pieces>(ring + ahead_slot * (warp_rows * slot_bytes), weight, row_stride,
+                                                       rows, blocks, ahead_tile, ahead_step, lane);
+        qgen_copy_commit();
+        ahead_slot = ahead_slot + 1 == stages ? 0 : ahead_slot + 1;
+        if (++ahead_step == steps) {
+            ahead_step = 0;
+            ahead_tile += tile_stride;
+        }
+    };
+#pragma unroll
+    for (int i = 0; i < stages; ++i) request();
+    qgen_wait_for_inputs();
+
+    int slot = 0;
+    for (int tile = blockIdx.x * warps + warp; tile < tiles; tile += tile_stride) {
+        float sum[substeps][owned] = {};
+        for (int next = 0; next < steps; next += substeps) {
+#pragma unroll
+            for (int sub = 0; sub < substeps; ++sub) {
+                const int step = next + sub;
+                if (step >= steps) break;
+                const int block = step * team_blocks + slice;
+                const int rows_left = rows - tile * warp_rows - team * rows_a_team;
+                const int64_t codes = (int64_t)(block / kTileBlocks) * (kChunks * 32 * 16) +
+                                      (block % kTileBlocks * kLanes + t) * 16;
+                const int64_t scales = scale_plane + (int64_t)block * (kScales * 4);
+                const int64_t sums = sum_plane + ((int64_t)block * kLanes + t) * (kSumSlots * 4);
+                auto stage = [&](int r) { return ring + (slot * warp_rows + team * rows_a_team + r) * slot_bytes; };
+                // Where the row's block lies there; the low bits of an address suffice.
+                auto begin = [&](int r) {
+                    const uint32_t start = (uint32_t)(uint64_t)weight +
+                                           (uint32_t)(tile * warp_rows + team * rows_a_team + r) * (uint32_t)row_stride +
+                                           (uint32_t)(step * (team_blocks * kBlockBytes));
+                    return (int)(start & 15u) + slice * kBlockBytes;
+                };
+
+                qgen_copy_wait<stages - 1>();
+                __syncwarp();
+                {
+                    const uint8_t* token = activation;
+                    Row0 row[rows_a_team];
+                    Column0 column[columns];
+#pragma unroll
+                    for (int e = 0; e < all; ++e) {
+                        const int r = rows_held ? e % held : e / held, c = rows_held ? e / held : e % held;
+                        if (e % held == 0 && e % dealt == 0 && (rows_held ? c >= left : r >= rows_left)) break;
+                        if (rows_held ? e < held : e % held == 0) {
+                            decode0(stage(r ^ deal_row), begin(r ^ deal_row), t, row[r]);
+                            factors0(stage(r), begin(r), row[r]);
+                        }
+                        if (rows_held ? e % held == 0 : e < held) {
+                            load0(token + codes, token + scales, token + sums, column[c]);
+                            // A token past the last is computed like the last and not stored.
+                            if (c + 1 < left) token += token_bytes;
+                        }
+                        int s[1];
+                        dot0(row[r], column[c], s);
+                        if (block < blocks) sum[sub][e] = add0(s, row[r].f, column[c].dx, sum[sub][e]);
+                    }
+                }
+                {
+                    const uint8_t* token = activation;
+                    Row1 row[rows_a_team];
+                    Column1 column[columns];
+#pragma unroll
+                    for (int e = 0; e < all; ++e) {
+                        const int r = rows_held ? e % held : e / held, c = rows_held ? e / held : e % held;
+                        if (e % held == 0 && e % dealt == 0 && (rows_held ? c >= left : r >= rows_left)) break;
+                        if (rows_held ? e < held : e % held == 0) {
+                            decode1(stage(r ^ deal_row), begin(r ^ deal_row), t, row[r]);
+                            factors1(stage(r), begin(r), row[r]);
+                        }
+                        if (rows_held ? e % held == 0 : e < held) {
+                            load1(token + codes, token + scales, token + sums, column[c]);
+                            // A token past the last is computed like the last and not stored.
+                            if (c + 1 < left) token += token_bytes;
+                        }
+                        int s[1];
+                        dot1(row[r], column[c], s);
+                        if (block < blocks) sum[sub][e] = add1(s, row[r].f, column[c].dx, sum[sub][e]);
+                    }
+                }
+                {
+                    const uint8_t* token = activation;
+                    Row2 row[rows_a_team];
+                    Column2 column[columns];
+#pragma unroll
+                    for (int e = 0; e < all; ++e) {
+                        const int r = rows_held ? e % held : e / held, c = rows_held ? e / held : e % held;
+                        if (e % held == 0 && e % dealt == 0 && (rows_held ? c >= left : r >= rows_left)) break;
+                        if (rows_held ? e < held : e % held == 0) {
+                            decode2(stage(r ^ deal_row), begin(r ^ deal_row), t, row[r]);
+                            factors2(stage(r), begin(r), row[r]);
+                        }
+                        if (rows_held ? e % held == 0 : e < held) {
+                            load2(token + codes, token + scales, token + sums, column[c]);
+                            // A token past the last is computed like the last and not stored.
+                            if (c + 1 < left) token += token_bytes;
+                        }
+                        int s[1];
+                        dot2(row[r], column[c], s);
+                        if (block < blocks) sum[sub][e] = add2(s, row[r].f, column[c].dx, sum[sub][e]);
+                    }
+                }
+                {
+                    const uint8_t* token = activation;
+                    Row3 row[rows_a_team];
+                    Column3 column[columns];
+#pragma unroll
+                    for (int e = 0; e < all; ++e) {
+                        const int r = rows_held ? e % held : e / held, c = rows_held ? e / held : e % held;
+                        if (e % held == 0 && e % dealt == 0 && (rows_held ? c >= left : r >= rows_left)) break;
+                        if (rows_held ? e < held : e % held == 0) {
+                            decode3(stage(r ^ deal_row), begin(r ^ deal_row), t, row[r]);
+                            factors3(stage(r), begin(r), row[r]);
+                        }
+                        if (rows_held ? e % held == 0 : e < held) {
+                            load3(token + codes, token + scales, token + sums, column[c]);
+                            // A token past the last is computed like the last and not stored.
+                            if (c + 1 < left) token += token_bytes;
+                        }
+                        int s[1];
+                        dot3(row[r], column[c], s);
+                        if (block < blocks) sum[sub][e] = add3(s, row[r].f, column[c].dx, sum[sub][e]);
+                    }
+                }
+                // Every lane has read the slot before it is filled again.
+                __syncwarp();
+                request();
+                slot = slot + 1 == stages ? 0 : slot + 1;
+            }
+        }
+#pragma unroll
+        for (int h = substeps / 2; h > 0; h /= 2)
+#pragma unroll
+            for (int sub = 0; sub < h; ++sub)
+#pragma unroll
+                for (int i = 0; i < owned; ++i) sum[sub][i] = __fadd_rn(sum[sub][i], sum[sub + h][i]);
+        qgen_deal_sums<owned, team_blocks / 2 * kLanes, kLanes>(sum[0], lane);
+        // Of the threads that hold the same sums, one stores them.
+        const bool stores = t / deal_rows % (kLanes / dealt) == 0 && slice % (team_blocks / spread) == 0;
+#pragma unroll
+        for (int i = 0; i < owned / spread; ++i) {
+            const int deal = qgen_dealt<owned, team_blocks / 2 * kLanes, kLanes>(lane) + i * spread;
+            const int row = tile * warp_rows + team * rows_a_team + own_row(deal), c = own_column(deal);
+            if (stores && row < rows && c < left) qgen_store_f32(y + (first + c) * y_stride + row, sum[0][i]);
+        }
+    }
+}
+
+}  // namespace
+
+// 2 rows and 2 tokens a team; 17680 bytes of shared memory
+extern "C" __global__ void __launch_bounds__(128, 5)
+mul_mat_pq2_0_q8_g32_t2__multirow_native_r2(const uint8_t* __restrict__ weight, int64_t row_stride, int rows, int blocks, int tokens,
+    const uint8_t* __restrict__ activation, float* __restrict__ y, int64_t y_stride) {
+    multirow<2, 2, 32, 2, 69, 4>(weight, row_stride, rows, blocks, tokens, activation, y, y_stride);
+}
+
+// 2 rows and 4 tokens a team; 17680 bytes of shared memory
+extern "C" __global__ void __launch_bounds__(128, 5)
+mul_mat_pq2_0_q8_g32_t4__multirow_native_r2(const uint8_t* __restrict__ weight, int64_t row_stride, int rows, int blocks, int tokens,
+    const uint8_t* __restrict__ activation, float* __restrict__ y, int64_t y_stride) {
+    multirow<2, 4, 32, 2, 69, 4>(weight, row_stride, rows, blocks, tokens, activation, y, y_stride);
+}
+
+// 2 rows and 8 tokens a team; 17680 bytes of shared memory
+extern "C" __global__ void __launch_bounds__(128, 4)
+mul_mat_pq2_0_q8_g32_t8__multirow_native_r2(const uint8_t* __restrict__ weight, int64_t row_stride, int rows, int blocks, int tokens,
+    const uint8_t* __restrict__ activation, float* __restrict__ y, int64_t y_stride) {
+    multirow<2, 8, 32, 2, 69, 4>(weight, row_stride, rows, blocks, tokens, activation, y, y_stride);
+}
