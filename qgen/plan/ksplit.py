@@ -231,9 +231,15 @@ def plan_ksplit(format: Format) -> KsplitPlan:
     crowded = groups > 8 and len(terms) > 1 if packed else layout.units * layout.chunks > 8 or layout.units > 4
     doubled = 16 if crowded else 32
     run = max((load.count for load in program.loads), default=1)
-    rungs = tuple(
-        _rung(format, agreed, stem, c, run, c <= paired, 2 if paired < c <= doubled else 1, bundle) for c in LADDER
-    )
+
+    def rung(columns: int) -> Rung:
+        row_tiles = 2 if paired < columns <= doubled else 1
+        planned = _rung(format, agreed, stem, columns, run, columns <= paired, row_tiles, bundle)
+        if row_tiles > 1 and planned.shared_bytes > SHARED_LIMIT:
+            return _rung(format, agreed, stem, columns, run, columns <= paired, 1, bundle)
+        return planned
+
+    rungs = tuple(rung(columns) for columns in LADDER)
     widest = max(rung.shared_bytes for rung in rungs)
     if widest > SHARED_LIMIT:
         refuse(

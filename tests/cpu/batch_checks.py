@@ -5,65 +5,39 @@ Every check raises Wrong, which says which of them failed; faults that the emula
 
 from __future__ import annotations
 
-import mmap
 from abc import ABC, abstractmethod
-from functools import cache
-from typing import Literal
 
 import numpy as np
+from judging import F32, GUARD, POISON, U8, Order, Wrong, far_apart, lay_out, poisoned, same
 from ksplit_cases import (
     DISTINCT,
-    F32,
     INF_ROW,
     INF_X,
     NAN_ROW,
     NAN_X,
     ROWS,
-    U8,
     Case,
     Operands,
-    lay_out,
     numbers,
     operands,
     special_operands,
 )
-from numpy.typing import NDArray
 
 from qgen.emulate import Buffer, Program, Report
 from qgen.plan import KsplitPlan, Launch, MultirowPlan
 from qgen.spec import Format
 
-Order = Literal["forward", "reverse", "shuffle"]
-
 ORDERS: tuple[tuple[Order, int], ...] = (("reverse", 0), ("shuffle", 1))
-GUARD = 16  # floats on both sides of y
-POISON = np.array([0xFFBADBAD], dtype=np.uint32).view(np.float32)[0]  # a NaN that no arithmetic makes
-
-
-class Wrong(AssertionError):
-    """A check that a kernel failed: its name and what was found."""
-
-    def __init__(self, check: str, found: str) -> None:
-        super().__init__(f"{check}: {found}")
-        self.check = check
-
-
-def same(a: F32, b: F32) -> NDArray[np.bool_]:
-    """Where two float arrays agree bit for bit; a NaN agrees with any NaN, for payloads are no one's promise."""
-    agree: NDArray[np.bool_] = (a.view(np.uint32) == b.view(np.uint32)) | (np.isnan(a) & np.isnan(b))
-    return agree
 
 
 class Batch(ABC):
     """One kernel of a compiled file, ready to be judged.
 
-    name:    its entry; columns: tokens of a CTA
-    special: blocks of a row worth a run with special numbers; few: fewer than a whole step of the kernel
+    name: its entry; columns: tokens of a CTA; few: blocks of a row, fewer than a whole step of the kernel
     """
 
     name: str
     columns: int
-    special: int
     few: int
 
     def __init__(self, format: Format, program: Program, plan: KsplitPlan | MultirowPlan) -> None:
@@ -76,6 +50,10 @@ class Batch(ABC):
         """Every shape worth a run."""
 
     @abstractmethod
+    def special_cases(self) -> list[Case]:
+        """Shapes worth a run with special numbers."""
+
+    @abstractmethod
     def workspace(self, given: Operands, tokens: int) -> U8:
         """The quantised activation as the layout record places it."""
 
@@ -84,8 +62,8 @@ class Batch(ABC):
         """Launch numbers and the grid's y."""
 
     @abstractmethod
-    def check_activation(self, given: Operands, case: Case, report: Report) -> None:
-        """That the activation is read as often as it is meant to be."""
+    def check_reads(self, given: Operands, case: Case, report: Report, grid_y: int) -> None:
+        """That the activation is read as often as it is meant to be, and the weights in the way they are."""
 
     def run(
         self,
@@ -98,7 +76,7 @@ class Batch(ABC):
         activation: U8 | None = None,
     ) -> tuple[F32, Report, int]:
         """y float32[tokens, rows], the launch's report and the grid's y. weight, activation: in place of the case's."""
-        laid = lay_out(given, case) if weight is None else weight
+        laid = lay_out(given.packed[: case.rows], case.pad) if weight is None else weight
         if activation is None:
             activation = self.workspace(given, case.tokens)
         stride = case.rows + case.y_pad
@@ -126,7 +104,7 @@ class Batch(ABC):
         padded[: memory.size - 2 * GUARD] = memory[GUARD:-GUARD]
         table = padded.reshape(case.tokens, stride)
         outside = np.concatenate([memory[:GUARD], memory[-GUARD:], table[:, case.rows :].reshape(-1)])
-        if not (outside.view(np.uint32) == POISON.view(np.uint32)).all():
+        if not poisoned(outside).all():
             raise Wrong("writes outside y", str(case))
         return np.ascontiguousarray(table[:, : case.rows]), report, grid_y
 
@@ -134,7 +112,7 @@ class Batch(ABC):
         """All orders of one case against the contract, column by column, and its traffic."""
         wanted = given.wanted[numbers(case.tokens), : case.rows]
         y, report, grid_y = self.run(given, case)
-        if (y.view(np.uint32) == POISON.view(np.uint32)).any():
+        if poisoned(y).any():
             raise Wrong("y not written", str(case))
         right = same(y, wanted)
         if not right.all():
@@ -152,7 +130,7 @@ class Batch(ABC):
             raise Wrong("bytes outside the packed ones are read", f"{report.bytes_touched['weight']}; {case}")
         if report.read_bytes["weight"] != self.batch_plan.read_factor * packed * grid_y:
             raise Wrong("read factor", f"{report.read_bytes['weight']} / {packed} / {grid_y}; {case}")
-        self.check_activation(given, case, report)
+        self.check_reads(given, case, report, grid_y)
         size = 4 * case.rows * case.tokens
         if not size == report.written_bytes["y"] == report.bytes_written["y"]:
             raise Wrong("y written more than once", f"{report.written_bytes['y']} of {size} bytes; {case}")
@@ -163,32 +141,25 @@ class Batch(ABC):
             self.check(operands(self.format, case.blocks), case)
 
     def check_special(self) -> None:
-        """NaN and Inf, in scales and in x: they stay in their row and their column."""
-        given = special_operands(self.format, self.special)
-        clean = operands(self.format, given.blocks).wanted
-        rest = np.delete(np.arange(ROWS), (NAN_ROW, INF_ROW))
-        fine = np.delete(np.arange(DISTINCT), (NAN_X, INF_X))
-        assert same(given.wanted[np.ix_(fine, rest)], clean[np.ix_(fine, rest)]).all()
-        assert np.isnan(given.wanted[NAN_X]).all() and not np.isfinite(given.wanted[INF_X]).any()
-        self.check(given, Case(rows=18, blocks=given.blocks, tokens=self.columns + 1))
+        """NaN and Inf, in scales and in x: they stay in their row and their column, and nothing is left of them."""
+        for case in self.special_cases():
+            given = special_operands(self.format, case.blocks)
+            clean = operands(self.format, given.blocks).wanted
+            rest = np.delete(np.arange(ROWS), (NAN_ROW, INF_ROW))
+            fine = np.delete(np.arange(DISTINCT), (NAN_X, INF_X))
+            assert same(given.wanted[np.ix_(fine, rest)], clean[np.ix_(fine, rest)]).all()
+            assert np.isnan(given.wanted[NAN_X]).all() and not np.isfinite(given.wanted[INF_X]).any()
+            self.check(given, case)
 
     def check_far_rows(self) -> None:
         """The last of three rows begins past 2^32 bytes, the one before past 2^31: offsets are 64-bit all the way."""
-        given = operands(self.format, self.few)
-        row_bytes = given.packed[0].size
-        stride = (1 << 31) + 16 * 1024 + self.batch_plan.alignment
-        memory = _vast()
-        for row in range(3):
-            memory[row * stride : row * stride + row_bytes] = given.packed[row].reshape(-1)
-        case = Case(rows=3, blocks=given.blocks, tokens=2, pad=stride - row_bytes)
-        y, report, grid_y = self.run(given, case, weight=memory[: 2 * stride + row_bytes])
-        if not same(y, given.wanted[numbers(2), :3]).all():
+        self.check_rows_apart(3, self.few, (1 << 31) + 16 * 1024 + self.batch_plan.alignment)
+
+    def check_rows_apart(self, rows: int, blocks: int, stride: int) -> None:
+        """Rows gigabytes apart, and what is read of them."""
+        given = operands(self.format, blocks)
+        case = Case(rows=rows, blocks=blocks, tokens=2, pad=stride - given.packed[0].size)
+        y, report, grid_y = self.run(given, case, weight=far_apart(given.packed[:rows], stride))
+        if not same(y, given.wanted[numbers(2), :rows]).all():
             raise Wrong("rows gigabytes apart", str(y))
         self._check_traffic(given, case, report, grid_y)
-
-
-@cache
-def _vast() -> U8:
-    """uint8[4 GiB and some]: address space that takes memory only where it is touched."""
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0x4000)
-    return np.frombuffer(mmap.mmap(-1, (1 << 32) + (1 << 22), flags=flags), dtype=np.uint8)

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
-from ksplit_cases import DISTINCT, F32, INF_ROW, INF_X, NAN_ROW, NAN_X, PADDING, ROWS, U8, Case, numbers
+from judging import F32, U8
+from ksplit_cases import DISTINCT, INF_ROW, INF_X, NAN_ROW, NAN_X, PADDING, ROWS, Case, numbers
 from numpy.typing import NDArray
 
 from qgen import codec, contract_float

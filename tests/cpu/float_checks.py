@@ -8,9 +8,10 @@ from __future__ import annotations
 from functools import cache
 
 import numpy as np
-from batch_checks import GUARD, ORDERS, POISON, Order, Wrong, same
+from batch_checks import ORDERS
 from float_cases import Operands, cases, narrowed, operands, special_operands, workspace
-from ksplit_cases import DISTINCT, F32, INF_ROW, INF_X, NAN_ROW, NAN_X, ROWS, U8, Case, numbers
+from judging import F32, GUARD, POISON, U8, Order, Wrong, poisoned, same
+from ksplit_cases import DISTINCT, INF_ROW, INF_X, NAN_ROW, NAN_X, ROWS, Case, numbers
 
 from qgen import contract_float, emulate
 from qgen.emit import emit
@@ -63,7 +64,7 @@ class Float:
         padded[: memory.size - 2 * GUARD] = memory[GUARD:-GUARD]
         table = padded.reshape(case.tokens, stride)
         outside = np.concatenate([memory[:GUARD], memory[-GUARD:], table[:, case.rows :].reshape(-1)])
-        if not (outside.view(np.uint32) == POISON.view(np.uint32)).all():
+        if not poisoned(outside).all():
             raise Wrong("writes outside y", str(case))
         return np.ascontiguousarray(table[:, : case.rows]), report, grid_y
 
@@ -71,7 +72,7 @@ class Float:
         """One case against the contract, column by column, and its traffic; `orders`: in other thread orders too."""
         wanted = given.wanted[numbers(case.tokens), : case.rows]
         y, report, grid_y = self.run(given, case)
-        if (y.view(np.uint32) == POISON.view(np.uint32)).any():
+        if poisoned(y).any():
             raise Wrong("y not written", str(case))
         right = same(y, wanted)
         if not right.all():

@@ -5,12 +5,10 @@ Every check raises Wrong, which says which of them failed; faults that the emula
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Iterator
-from functools import cache
-from typing import Literal
 
 import numpy as np
+from judging import F32, GUARD, POISON, U8, Order, Wrong, far_apart, lay_out, poisoned, same
 from kernel_cases import (
     X_SPECIALS,
     Case,
@@ -22,35 +20,14 @@ from kernel_cases import (
     special_x_operands,
     wild_operands,
 )
-from numpy.typing import NDArray
 
 from qgen import contract
 from qgen.emulate import Buffer, Program, Report
 from qgen.plan import Instance, MatvecPlan, QuantizePlan, launch, launch_quantize
 from qgen.spec import Format
 
-U8 = NDArray[np.uint8]
-F32 = NDArray[np.float32]
-Order = Literal["forward", "reverse", "shuffle"]
-
 ORDERS: tuple[tuple[Order, int], ...] = (("reverse", 0), ("shuffle", 1), ("shuffle", 2), ("forward", 0))
-GUARD = 16  # floats on both sides of y
-POISON = np.array([0xFFBADBAD], dtype=np.uint32).view(np.float32)[0]  # a NaN that no arithmetic makes
 PAST_END = 0xFF  # every byte of the activation past the last block: codes -1, scales NaN
-
-
-class Wrong(AssertionError):
-    """A check that a kernel failed: its name and what was found."""
-
-    def __init__(self, check: str, found: str) -> None:
-        super().__init__(f"{check}: {found}")
-        self.check = check
-
-
-def same(a: F32, b: F32) -> NDArray[np.bool_]:
-    """Where two float arrays agree bit for bit; a NaN agrees with any NaN, for payloads are no one's promise."""
-    agree: NDArray[np.bool_] = (a.view(np.uint32) == b.view(np.uint32)) | (np.isnan(a) & np.isnan(b))
-    return agree
 
 
 # ---- matvec -----------------------------------------------------------------------------------------------------
@@ -69,7 +46,7 @@ class Matvec:
         self, given: Operands, case: Case, *, order: Order = "forward", seed: int = 0, weight: U8 | None = None
     ) -> tuple[F32, Report]:
         """y float32[rows] and the launch's report. weight: bytes to use in place of those laid out for the case."""
-        laid = lay_out(given, case) if weight is None else weight
+        laid = lay_out(given.packed[: case.rows], case.pad) if weight is None else weight
         quantised = contract.quantise(given.x, self.plan.contract.activation)
         activation = place(self.plan.layout, quantised, given.blocks, fill=PAST_END)
         memory = np.full(case.rows + 2 * GUARD, POISON)
@@ -92,7 +69,7 @@ class Matvec:
             seed=seed,
         )
         guards = np.concatenate([memory[:GUARD], memory[GUARD + case.rows :]])
-        if not (guards.view(np.uint32) == POISON.view(np.uint32)).all():
+        if not poisoned(guards).all():
             raise Wrong("writes outside y", str(case))
         return y, report
 
@@ -100,7 +77,7 @@ class Matvec:
         """All orders of one case against the contract, and where all is finite against the oracle."""
         wanted = given.wanted[: case.rows]
         y, report = self.run(given, case)
-        if (y.view(np.uint32) == POISON.view(np.uint32)).any():
+        if poisoned(y).any():
             raise Wrong("y not written", str(case))
         right = same(y, wanted)
         if not right.all():
@@ -136,11 +113,8 @@ class Matvec:
         given = operands(self.format, self.instance.team_blocks + 1)
         row_bytes = given.packed[0].size
         stride = (1 << 31) + 16 * 1024 + self.plan.alignment
-        memory = vast()
-        for row in range(3):
-            memory[row * stride : row * stride + row_bytes] = given.packed[row].reshape(-1)
         case = Case(rows=3, blocks=given.blocks, pad=stride - row_bytes, offset=0, multiprocessors=1)
-        y, report = self.run(given, case, weight=memory[: 2 * stride + row_bytes])
+        y, report = self.run(given, case, weight=far_apart(given.packed[:3], stride))
         if not same(y, given.wanted[:3]).all():
             raise Wrong("rows gigabytes apart", f"{y} instead of {given.wanted[:3]}")
         self._check_traffic(given, case, report)
@@ -154,21 +128,6 @@ class Matvec:
             self.check(given, case, finite=False)
         given = wild_operands(self.format, self.plan.contract.slices + 1)
         self.check(given, Case(rows=19, blocks=given.blocks, pad=0, offset=0, multiprocessors=1))
-
-
-@cache
-def vast() -> U8:
-    """uint8[4 GiB and some]: address space that takes memory only where it is touched."""
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0x4000)
-    return np.frombuffer(mmap.mmap(-1, (1 << 32) + (1 << 22), flags=flags), dtype=np.uint8)
-
-
-def lay_out(given: Operands, case: Case) -> U8:
-    """The rows of a case in memory, which ends with the last row; the bytes between rows are 0xA5."""
-    lines = given.packed[: case.rows].reshape(case.rows, -1)
-    memory = np.full((case.rows, lines.shape[1] + case.pad), 0xA5, dtype=np.uint8)
-    memory[:, : lines.shape[1]] = lines
-    return memory.reshape(-1)[: memory.size - case.pad]
 
 
 # ---- quantisers -------------------------------------------------------------------------------------------------

@@ -5,9 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from qgen.paths import data_dir
-
-Edit = tuple[str, str]
+from judging import Edit
 
 
 @dataclass(frozen=True)
@@ -25,30 +23,6 @@ class Mutant:
     edits: tuple[Edit, ...]
     caught: str
     header: bool = False  # the damage is to qgen_parts.cuh
-
-
-def only(text: str, entry: str) -> str:
-    """The file with no other kernel than `entry`: it compiles faster."""
-    head, end = text.rsplit("}  // namespace\n", 1)
-    kernels = re.findall(r'extern "C" __global__.*?\n}\n', end, re.DOTALL)
-    (kept,) = (kernel for kernel in kernels if re.search(rf"\b{entry}\(", kernel))
-    return f"{head}}}  // namespace\n\n{kept}"
-
-
-def with_header(text: str) -> str:
-    """The file with qgen_parts.cuh written into it."""
-    header = (data_dir("templates") / "lib" / "qgen_parts.cuh").read_text(encoding="utf-8")
-    include = '#include "qgen_parts.cuh"\n'
-    assert text.count(include) == 1
-    return text.replace(include, header.replace("#pragma once\n", ""))
-
-
-def damaged(text: str, edits: tuple[Edit, ...]) -> str:
-    """The text after every edit; each must find its place."""
-    for old, new in edits:
-        assert old in text, f"{old!r} is no longer in the text: bring the mutant up to date"
-        text = text.replace(old, new, 1)
-    return text
 
 
 TQ1, TQ1_WIDE = ("TQ1_0", "narrow"), ("TQ1_0", "wide")
@@ -173,7 +147,10 @@ DECODING = [
     ), BITS),
     Mutant("one scale of x for all units", ("PTQ1_0", "wide"), (("dx[3]", "dx[2]"),), BITS),
     Mutant("high bit one too low", ("Q3_K", "narrow"), (("& 0x01010101u) << 2", "& 0x01010101u) << 1"),), BITS),
-    Mutant("shift of another code", ("Q3_K", "wide"), ((">> at1 & 0x01010101u", ">> at0 & 0x01010101u"),), BITS),
+    Mutant("shift of another code", ("Q3_K", "wide"), ((">> lane1 & 0x01010101u", ">> lane0 & 0x01010101u"),), BITS),
+    Mutant("words of the first thread", ("Q3_K", "narrow"), (("stage, from1 + 32)", "stage, b + 32)"),), BITS),
+    Mutant("words of half the stride", ("Q3_K", "wide"), (("qgen_keep(b + 16 * t)", "qgen_keep(b + 8 * t)"),), BITS),
+    Mutant("scale byte of another origin", ("Q3_K", "narrow"), (("stage[from2 +", "stage[from0 +"),), BITS),
     Mutant("scale of another group", ("Q3_K", "narrow"), (
         (") * g1 ", ") * @ "), (") * g2 ", ") * g1 "), (") * @ ", ") * g2 "),
     ), BITS),

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from math import gcd
 
 import numpy as np
+from judging import F32, U8
 from numpy.typing import NDArray
 
 from qgen import codec, contract
@@ -15,13 +17,10 @@ from qgen.plan import KsplitPlan, Rung
 from qgen.plan.ksplit import FragmentLayout
 from qgen.spec import Format
 
-U8 = NDArray[np.uint8]
-F32 = NDArray[np.float32]
-
-ROWS = 37  # of the largest operands: two whole tiles of rows and a tail
+ROWS = 37  # of the largest operands: two fragments of rows and a tail; one pair of fragments and a tail
 # Token c has the x of number c mod 5, so that tokens whose places differ by 1, 2, 3, 4 or a power of two differ.
 DISTINCT = 5
-PADDING = 0xFF  # every byte of a token that only fills up its tile: codes -1, scales NaN, sums of -1 - 128
+PADDING = 0xFF  # every byte of a token that only fills up its tile: codes -1, scales and sums NaN, starts -1
 
 
 # ---- operands ---------------------------------------------------------------------------------------------------
@@ -79,13 +78,14 @@ _BITS = {"f16": (0x7E01, 0x7C00), "bf16": (0x7FC1, 0x7F80), "f32": (0x7FC00001, 
 
 @cache
 def special_operands(format: Format, blocks: int) -> Operands:
-    """`operands` with a NaN and an Inf in one scale of one row each, where the format has such numbers (the greatest
-    and the next byte otherwise), and in one number of one x each."""
+    """`operands` with a NaN in a scale of every block of one row, so that it would be met wherever the row's bytes are
+    left lying, an Inf in one scale of another, where the format has such numbers (the greatest and the next byte
+    otherwise), and both in one number of one x each."""
     usual = operands(format, blocks)
     packed, x = usual.packed.copy(), usual.x.copy()
     field = next(f for f in format.fields if f.kind == "float")
     for row, raw in zip((NAN_ROW, INF_ROW), _BITS.get(field.type or "", (0xFF, 0xFE)), strict=True):
-        chosen = packed[row, blocks // 2 : blocks // 2 + 1]
+        chosen = packed[row] if row == NAN_ROW else packed[row, blocks // 2 : blocks // 2 + 1]
         raws = codec.raw(format, field.name, chosen)
         raws[:, -1] = raw
         bits.write(field, raws, {"block": chosen})
@@ -111,78 +111,111 @@ def missing_codes(format: Format, packed: U8) -> list[str]:
 
 # ---- activations as the layout record places them ---------------------------------------------------------------
 
-
-@dataclass(frozen=True, eq=False)
-class Planes:
-    """A workspace by its planes; tokens filled up to whole tiles with zeros.
-
-    codes  int8 [tiles, blocks, chunks, 8, 4, 4 * piece_words]
-    scales float32 [tiles, blocks, scales, 8]
-    sums   int32 [tiles, blocks, units or groups, 8], empty where the layout has none
-    """
-
-    codes: NDArray[np.int8]
-    scales: F32
-    sums: NDArray[np.int32]
+SPLIT = 8  # blocks of a bundle lie this many apart
 
 
-def planes(layout: FragmentLayout, quantised: Sequence[contract.Quantised], blocks: int) -> Planes:
-    """The planes of a workspace by the words and sizes of the layout record."""
-    tiles = -(-len(quantised) // 8)
-    order = np.full((4, layout.chunks * layout.piece_words, 4), layout.block)
+def record_type(layout: FragmentLayout) -> np.dtype[np.void]:
+    """A record of one column tile and bundle, field by field, as FragmentLayout's docstring lists them."""
+    fields: list[tuple[str, type, tuple[int, ...]]] = [
+        ("codes", np.int8, (layout.chunks, 8, 4, 16)),
+        ("scales", np.float32, (4, layout.scales, 2)),
+    ]
+    if layout.starts:
+        fields.append(("starts", np.int32, (layout.units, 4, 2, 2)))
+    if layout.sums and layout.packed_sums:
+        fields.append(("sums", np.int8, (8, 4, 2, 4)))
+    elif layout.sums:
+        fields.append(("sums", np.float32, (4, layout.units, 2)))
+    return np.dtype(fields)
+
+
+def block_of(layout: FragmentLayout, bundle: int, j: int) -> int:
+    """The number of block j of a bundle."""
+    return bundle // SPLIT * SPLIT * layout.bundle + bundle % SPLIT + SPLIT * j
+
+
+def bundles(layout: FragmentLayout, blocks: int) -> int:
+    """Bundles of a row: whole rounds of SPLIT where a bundle has several blocks."""
+    return blocks if layout.bundle == 1 else -(-blocks // (SPLIT * layout.bundle)) * SPLIT
+
+
+def records(layout: FragmentLayout, quantised: Sequence[contract.Quantised], blocks: int) -> NDArray[np.void]:
+    """The records [column tile, bundle] of a workspace, tokens and blocks that only fill up included."""
+    tokens, size = len(quantised), layout.block // layout.bundle
+    made = np.zeros((-(-tokens // 8), bundles(layout, blocks)), dtype=record_type(layout))
+    order = np.full((4, 4 * layout.chunks, 4), layout.block)
     for t, words in enumerate(layout.words):
         order[t, : len(words)] = words
-    order = order.reshape(4, layout.chunks, 4 * layout.piece_words).transpose(1, 0, 2)
-    count = layout.block // layout.sum_group if layout.sums else 0
-    codes = np.zeros((8 * tiles, blocks, *order.shape), dtype=np.int8)
-    scales = np.zeros((8 * tiles, blocks, layout.scales), dtype=np.float32)
-    sums = np.zeros((8 * tiles, blocks, count), dtype=np.int32)
-    for token, q in enumerate(quantised):
-        own = np.zeros((blocks, layout.block + 1), dtype=np.int8)  # the last one stands for an empty slot
-        own[:, :-1] = q.codes.reshape(blocks, layout.block)
-        codes[token] = own[:, order]
-        scales[token] = q.scales.reshape(blocks, layout.scales)
-        if count:
-            sums[token] = q.codes.reshape(blocks, count, -1).sum(axis=2, dtype=np.int32)
+    order = order.reshape(4, layout.chunks, 16).transpose(1, 0, 2)  # [chunk, thread, byte]
+    for tile in range(made.shape[0]):
+        for bundle in range(made.shape[1]):
+            record = made[tile, bundle]
+            own = [block_of(layout, bundle, j) for j in range(layout.bundle)]
+            here = np.repeat([block < blocks for block in own], layout.scales // layout.bundle)
+            record["scales"] = np.where(here, np.float32(0), np.float32(-0.0))[:, None]
+            for place, q in enumerate(quantised[8 * tile : 8 * tile + 8]):
+                codes = np.zeros(layout.block + 1, dtype=np.int8)  # the last one stands for an empty slot
+                scales = np.where(here, np.float32(0), np.float32(-0.0)).reshape(layout.bundle, -1)
+                for j, block in enumerate(own):
+                    if block < blocks:
+                        codes[j * size : (j + 1) * size] = q.codes[block * size : (block + 1) * size]
+                        scales[j] = q.scales.reshape(blocks, -1)[block]
+                _fill(layout, record, place, codes, order, scales.reshape(-1))
+    return made
 
-    def tiled(a: NDArray[np.generic]) -> NDArray[np.generic]:
-        return a.reshape(tiles, 8, *a.shape[1:])
 
-    return Planes(
-        codes=tiled(codes).transpose(0, 2, 3, 1, 4, 5),  # type: ignore[arg-type]
-        scales=tiled(scales).transpose(0, 2, 3, 1),  # type: ignore[arg-type]
-        sums=tiled(sums).transpose(0, 2, 3, 1),  # type: ignore[arg-type]
-    )
+def _fill(
+    layout: FragmentLayout,
+    record: np.void,
+    place: int,
+    codes: NDArray[np.int8],
+    order: NDArray[np.int64],
+    scales: F32,
+) -> None:
+    """Token `place` of the tile; codes int8[elements of the bundle and one 0], scales float32[scales]."""
+    t, i = place // 2, place % 2
+    record["codes"][:, place] = codes[order]
+    record["scales"][t, :, i] = scales
+    units = codes[:-1].reshape(layout.units, -1).sum(axis=1, dtype=np.int32)
+    if layout.starts:
+        record["starts"][:, t, :, i] = layout.starts * units[:, None]
+    if layout.sums and layout.packed_sums:
+        groups = codes[:-1].reshape(-1, layout.sum_group).sum(axis=1, dtype=np.int32)
+        filled = np.zeros(16, dtype=np.int32)
+        filled[: len(groups)] = groups
+        high = (filled + 64) >> 7
+        low = filled - 128 * high
+        assert abs(low).max() < 128 and abs(high).max() < 128
+        record["sums"][place] = np.stack([low.reshape(4, 4), high.reshape(4, 4)], axis=1)
+    elif layout.sums:
+        assert layout.sum_group * layout.units == layout.block
+        record["sums"][t, :, i] = units
+
+
+def of_padding(layout: FragmentLayout, tokens: int) -> NDArray[np.bool_]:
+    """Which bytes of a record of the last tile are of tokens that only fill it up: bool[record bytes]."""
+    mask = np.zeros((), dtype=record_type(layout))
+    for place in range((tokens - 1) % 8 + 1, 8):
+        t, i = place // 2, place % 2
+        mask["codes"][:, place] = -1
+        mask["scales"].view(np.uint32)[t, :, i] = 0xFFFFFFFF
+        if layout.starts:
+            mask["starts"][:, t, :, i] = -1
+        if layout.sums and layout.packed_sums:
+            mask["sums"][place] = -1
+        elif layout.sums:
+            mask["sums"].view(np.uint32)[t, :, i] = 0xFFFFFFFF
+    bytes_of_mask: U8 = np.frombuffer(mask.tobytes(), dtype=np.uint8)
+    return bytes_of_mask.astype(np.bool_)
 
 
 def workspace(layout: FragmentLayout, quantised: Sequence[contract.Quantised], blocks: int) -> U8:
-    """The planes as memory, every byte of a padding token PADDING."""
-    made = planes(layout, quantised, blocks)
-    tokens = len(quantised)
-    codes, scales, sums = made.codes.copy(), made.scales.copy(), _stored_sums(layout, made.sums)
-    if tokens % 8:
-        for plane, axis in ((codes, 2), (scales, 2), (sums, 1 if layout.packed_sums else 2)):
-            if plane.size:
-                tail = np.moveaxis(plane[-1], axis, 0)[tokens % 8 :]
-                tail[...] = np.full(tail.dtype.itemsize, PADDING, dtype=np.uint8).view(tail.dtype)[0]
-    parts = [np.ascontiguousarray(plane).reshape(-1).view(np.uint8) for plane in (codes, scales, sums)]
-    memory = np.concatenate(parts)
-    starts = [0, layout.scale_offset(blocks, tokens), layout.sums_offset(blocks, tokens), layout.bytes(blocks, tokens)]
-    assert starts == [0, *np.cumsum([part.size for part in parts])], "the record's offsets are those of its planes"
+    """The records as memory, every byte of a padding token PADDING, for no result may depend on those."""
+    made = records(layout, quantised, blocks)
+    memory = np.frombuffer(made.tobytes(), dtype=np.uint8).copy()
+    assert memory.size == layout.bytes(blocks, len(quantised)), "the layout's size is that of its records"
+    memory.reshape(*made.shape, -1)[-1][:, of_padding(layout, len(quantised))] = PADDING
     return memory
-
-
-def _stored_sums(layout: FragmentLayout, sums: NDArray[np.int32]) -> NDArray[np.generic]:
-    if not layout.packed_sums:
-        return sums.copy()
-    tiles, blocks, groups, _ = sums.shape
-    filled = np.zeros((tiles, blocks, 16 if layout.sums else 0, 8), dtype=np.int32)
-    filled[:, :, :groups] = sums
-    high = (filled + 64) >> 7
-    low = filled - 128 * high
-    assert abs(low).max(initial=0) < 128 and abs(high).max(initial=0) < 128
-    pairs = np.stack([low, high], axis=-1).astype(np.int8)  # [tiles, blocks, 16, 8, 2]
-    return pairs.reshape(tiles, blocks, -1, 4, 8, 2).transpose(0, 1, 4, 2, 5, 3).copy()  # [.., 8, 4 words, 2, 4 bytes]
 
 
 # ---- shapes -----------------------------------------------------------------------------------------------------
@@ -202,8 +235,20 @@ class Case:
     multiprocessors: int = 1
 
 
+def whole_pieces(plan: KsplitPlan) -> int:
+    """The fewest blocks whose bytes are whole 16-byte pieces."""
+    return 16 // gcd(16, plan.block_bytes)
+
+
+def takes_bulk_copies(plan: KsplitPlan, rung: Rung, case: Case) -> bool:
+    """Whether every stage of every row starts and ends on a 16-byte boundary."""
+    row, stage = case.blocks * plan.block_bytes, rung.stage_blocks * plan.block_bytes
+    return case.offset % 16 == (row + case.pad) % 16 == row % 16 == stage % 16 == 0
+
+
 def cases(plan: KsplitPlan, rung: Rung) -> list[Case]:
-    """Ends and tails of every tile in rows, blocks and tokens, over the alignments that the format allows."""
+    """Ends and tails of every tile in rows, blocks and tokens, over the alignments that the format allows; then some
+    whose rows are whole 16-byte pieces, with one, two and many CTAs; then some that just fail to be."""
     slices, warps, columns = plan.contract.slices, rung.warps, rung.columns
     widest = columns == max(r.columns for r in plan.rungs)
     shapes = [
@@ -216,7 +261,7 @@ def cases(plan: KsplitPlan, rung: Rung) -> list[Case]:
         (17, 1, 97 if widest else 2 * columns + 3),
     ]
     starts = 16 // plan.alignment
-    return [
+    ragged = [
         Case(
             rows=rows,
             blocks=blocks,
@@ -228,11 +273,30 @@ def cases(plan: KsplitPlan, rung: Rung) -> list[Case]:
         )
         for number, (rows, blocks, tokens) in enumerate(shapes)
     ]
+    step = whole_pieces(plan)
+
+    def up(blocks: int) -> int:
+        return -(-blocks // step) * step
+
+    row_bytes = (warps + 1) * plan.block_bytes
+    near = [
+        Case(rows=3, blocks=step, tokens=1, pad=16 - plan.alignment),
+        Case(rows=3, blocks=step, tokens=1, offset=16 - plan.alignment),
+        Case(rows=3, blocks=warps + 1, tokens=1, pad=-row_bytes % 16),
+    ]
+    return [
+        *ragged,
+        *(near if plan.alignment < 16 else []),
+        # One stage a result, so that they follow each other as fast as they can.
+        Case(rows=ROWS, blocks=step, tokens=5),
+        # The ring goes round, and every warp has its turn; rows and blocks end in the middle of a tile.
+        Case(rows=ROWS, blocks=up(warps * rung.rows // ROWS * rung.stage_blocks + 3), tokens=columns - 1, pad=16),
+        Case(rows=37, blocks=up(slices), tokens=2, pad=48, y_pad=1, multiprocessors=2),
+        Case(rows=37, blocks=up(slices + 1), tokens=columns + 1, y_pad=3, multiprocessors=1000),
+    ]
 
 
-def lay_out(given: Operands, case: Case) -> U8:
-    """The rows of a case in memory, which ends with the last row; the bytes between rows are 0xA5."""
-    lines = given.packed[: case.rows].reshape(case.rows, -1)
-    memory = np.full((case.rows, lines.shape[1] + case.pad), 0xA5, dtype=np.uint8)
-    memory[:, : lines.shape[1]] = lines
-    return memory.reshape(-1)[: memory.size - case.pad]
+def leftovers(plan: KsplitPlan, rung: Rung) -> Case:
+    """One CTA, whose last stage is short and comes to lie where a whole one of an earlier row tile lay."""
+    whole = 1 if rung.stages % 2 else 2
+    return Case(rows=ROWS, blocks=whole * rung.stage_blocks + rung.warps + 1, tokens=6)

@@ -174,5 +174,14 @@ MADE_UP = {
         ),
         "",
     ),
-    "blocks of 1024": (toml("d*q", D, nibbles(2, block=1024), block=1024), "bytes of shared memory"),
+    "blocks of 2048": (toml("d*q", D, nibbles(2, block=2048), block=2048), "bytes of shared memory"),
+    "bundles with a minimum subtracted": (
+        toml("d*q - m", D, M, nibbles(4, block=32), block=32, activation="q8_g32"),
+        "",
+    ),
+    "bundles of two with codes around 8 and a minimum": (
+        toml("d*q + m", D, M, nibbles(4, "add = -8\n", block=64), block=64, activation="q8_g32"),
+        "",
+    ),
+    "odd bytes in blocks of 256": (toml("d*q", '[fields.d]\ntype = "e8m0"\nat = 0\n', nibbles(1)), ""),
 }

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-Edit = tuple[str, str]
-BITS, ORDER, READ, LOST, TRAFFIC, FACTOR, TWICE, FAULT = (
+from judging import Edit
+
+BITS, ORDER, READ, LOST, TRAFFIC, FACTOR, TWICE, WAY, OUTSIDE, FAR, FAULT = (
     "bits differ from the contract",
     "bits depend on the thread order",
     "bytes outside the packed ones are read",
@@ -13,6 +14,9 @@ BITS, ORDER, READ, LOST, TRAFFIC, FACTOR, TWICE, FAULT = (
     "activation read",
     "read factor",
     "y written more than once",
+    "way of copying",
+    "writes outside y",
+    "rows gigabytes apart",
     "fault",
 )
 
@@ -33,257 +37,305 @@ class Mutant:
     caught: str
 
 
-def _each(name: str, targets: tuple[tuple[str, int], ...], edits: tuple[Edit, ...], caught: str) -> list[Mutant]:
-    return [Mutant(name, format, columns, edits, caught) for format, columns in targets]
+K, ONE, WIDE = ("Q4_K", 8), ("Q4_0", 8), ("Q4_0", 32)
+# Q4_K: few large blocks with scales, one a stage and warp, always by bulk copies. Q4_0: bundles of four small blocks
+# without scales, in either way; one row tile a warp, or two and four column tiles.
 
 
-MANY = (("Q4_K", 8), ("Q4_0", 32))  # few large blocks with scales, one a stage; many small ones
-WAIT = "            qgen_copy_wait<stages - 2>();\n"
-ARRIVED = "            __syncthreads();\n            request();\n"
-APART = "__device__ float apart(float a, float b, float c) { return __fadd_rn(__fmul_rn(a, b), c); }\n"
-PARTIAL = "        __syncthreads();\n        for (int i = threadIdx.x"
+def _each(name: str, caught: dict[tuple[str, int], str], *edits: Edit) -> list[Mutant]:
+    return [Mutant(name, format, columns, edits, check) for (format, columns), check in caught.items()]
 
-SYNCHRONISATION = [
-    *_each("no barrier before a stage", MANY[:1], ((ARRIVED, "            request();\n"),), BITS),
-    *_each("no barrier before a stage", MANY[1:], ((ARRIVED, "            request();\n"),), ORDER),
-    *_each(
-        "request before the barrier",
-        MANY,
-        ((ARRIVED, "            request();\n            __syncthreads();\n"),),
-        BITS,
-    ),
-    *_each("no barrier before the partial sums", MANY, ((PARTIAL, PARTIAL.replace("__syncthreads();", "")),), BITS),
-    *_each("no wait for copies", MANY, ((WAIT, ""),), BITS),
-    *_each("wait for one group fewer", MANY, ((WAIT, WAIT.replace("- 2", "- 1")),), BITS),
-    *_each("no commit", MANY, (("        qgen_copy_commit();\n", ""),), BITS),
-    *_each(
-        "read slot does not advance", MANY, (("            slot = slot + 1 == stages ? 0 : slot + 1;\n", ""),), BITS
-    ),
-    *_each(
-        "write slot does not advance",
-        MANY,
-        (("        ahead_slot = ahead_slot + 1 == stages ? 0 : ahead_slot + 1;\n", ""),),
-        BITS,
-    ),
-    *_each(
-        "ring one slot short", MANY[:1], (("ring_bytes = stages * kRows", "ring_bytes = (stages - 1) * kRows"),), ORDER
-    ),
-    *_each(
-        "ring one slot short", MANY[1:], (("ring_bytes = stages * kRows", "ring_bytes = (stages - 1) * kRows"),), BITS
-    ),
-]
+
+def _one(name: str, target: tuple[str, int], caught: str, *edits: Edit) -> list[Mutant]:
+    return _each(name, {target: caught}, *edits)
+
+
+FULL = "            qgen_barrier_wait(full + slot, round & 1);\n"
+EMPTY = "            if (ahead_round > 0) qgen_barrier_wait(empty + ahead_slot, (ahead_round + 1) & 1);\n"
+RELEASE = "            if (lane == 0) qgen_barrier_arrive(empty + slot);\n"
+COUNT = "min(rows, tile_rows) * bytes);"
+COPIED = "            qgen_copy_wait<ahead - 1>();\n"
+MET = "            __syncthreads();\n        }\n        return"
+TAKEN = "        if (++slot == stages) slot = 0, ++round;\n"
+ASKED = "        if (++ahead_slot == stages) ahead_slot = 0, ++ahead_round;\n"
+ADDED = "        else if (number > 0) qgen_barrier_wait(added, (number + 1) & 1);\n"
+WRITTEN = "        if (bulk) qgen_barrier_wait(written, number & 1);\n"
+NEXT = "            const int slot = ring.wait() + row * slot_bytes;\n            request();\n"
+
+RING = [
+    *_each("no wait for a stage", {K: BITS, WIDE: BITS}, (FULL, "")),
+    *_each("stage awaited a round early", {K: FAULT, WIDE: FAULT},
+        (FULL, FULL.replace("round & 1", "(round + 1) & 1"))),
+    *_each("slot filled before it is free", {K: FAULT, ONE: FAULT, WIDE: FAULT}, (EMPTY, "")),
+    *_each("slot awaited in the wrong phase", {K: FAULT, WIDE: FAULT},
+        (EMPTY, EMPTY.replace("_round + 1) & 1", "_round) & 1"))),
+    *_each("slot never released", {K: FAULT, WIDE: FAULT}, (RELEASE, "")),
+    *_each("slot released by every thread", {K: FAULT, WIDE: FAULT}, (RELEASE, RELEASE.replace("if (lane == 0) ", ""))),
+    *_each("slot released by one warp", {K: FAULT}, (RELEASE, RELEASE.replace("lane == 0", "lane == 0 && warp == 0"))),
+    *_each("barrier for one warp fewer", {K: FAULT, WIDE: FAULT},
+        ("(empty + lane, warps)", "(empty + lane, warps - 1)")),
+    *_each("slot released before it is used", {K: BITS, WIDE: BITS},
+        (NEXT, NEXT + "            ring.release();\n"),
+        ("            ring.release();\n            turn", "            turn")),
+    *_each("bytes of a whole tile announced", {K: FAULT, WIDE: FAULT}, (COUNT, "tile_rows * bytes);")),
+    *_each("bytes of one row announced", {K: BITS, WIDE: BITS}, (COUNT, "bytes);")),
+    *_each("every warp makes every request", {K: FAULT, WIDE: FAULT}, ("rows > 0 && turn == warp", "rows > 0")),
+    *_each("turns not taken round", {K: FAULT, WIDE: FAULT},
+        ("        if (++turn == warps) turn = 0;\n", "        ++turn;\n")),
+    *_each("rows of a bulk copy past the tile", {WIDE: FAULT, K: FAULT},
+        ("lane < rows && lane < tile_rows", "lane < tile_rows")),
+    *_each("no wait for copies", {ONE: BITS, WIDE: BITS}, (COPIED, "")),
+    *_each("wait for one group fewer", {ONE: BITS, WIDE: BITS}, (COPIED, COPIED.replace(" - 1", ""))),
+    *_each("no commit", {ONE: BITS, WIDE: BITS}, ("            qgen_copy_commit();\n", "")),
+    *_each("no barrier after the copies", {ONE: ORDER, WIDE: ORDER},
+        (MET, MET.replace("            __syncthreads();\n", ""))),
+    *_each("read slot does not advance", {K: BITS, WIDE: BITS}, (TAKEN, "")),
+    *_each("rounds of reading not counted", {K: FAULT, WIDE: FAULT}, (TAKEN, TAKEN.replace(", ++round", ""))),
+    *_each("write slot does not advance", {K: FAULT, WIDE: BITS}, (ASKED, "")),
+    *_each("rounds of writing not counted", {K: FAULT, WIDE: FAULT}, (ASKED, ASKED.replace(", ++ahead_round", ""))),
+    *_each("ring one slot short", {K: BITS, WIDE: BITS},
+        ("bytes = stages * tile_rows", "bytes = (stages - 1) * tile_rows")),
+    *_each("one stage too many ahead", {ONE: BITS, WIDE: BITS}, ("stages - 2 : 1", "stages : stages")),
+    *_each("bulk copies of rows that end anywhere", {ONE: FAULT, WIDE: FAULT}, (" | last_bytes) & 15u", ") & 15u")),
+    *_each("bulk copies of rows that start anywhere", {ONE: FAULT, WIDE: FAULT},
+        ("(uint32_t)(uint64_t)weight | (uint32_t)row_stride", "(uint32_t)(uint64_t)weight")),
+    *_each("bulk copies of a misaligned weight", {ONE: FAULT, WIDE: FAULT}, ("(((uint32_t)(uint64_t)weight | ", "((")),
+    *_each("never by bulk copies", {K: WAY, WIDE: WAY}, ("bulk(qgen_bulk_copies && aligned)", "bulk(false)")),
+]  # fmt: skip
+
+HANDOVER = [
+    *_each("added before all is written", {K: BITS, WIDE: BITS}, (WRITTEN, "")),
+    *_each("written before all is added", {K: BITS, WIDE: BITS}, (ADDED, "")),
+    *_each("written a result early", {K: FAULT, WIDE: FAULT}, (ADDED, ADDED.replace("number + 1", "number"))),
+    *_each("added a result early", {K: FAULT, WIDE: FAULT},
+        (WRITTEN, WRITTEN.replace("number & 1", "(number + 1) & 1"))),
+    *_each("writing not reported", {K: FAULT, WIDE: FAULT},
+        ("after_write() const { arrive(written); }", "after_write() const {}")),
+    *_each("adding not reported", {K: FAULT, WIDE: FAULT},
+        ("after_add() const { arrive(added); }", "after_add() const {}")),
+    *_each("adding reported by warps without a unit", {K: FAULT}, ("units < kSplit ? units : kSplit", "kSplit")),
+    *_each("no barrier before partial sums are written again", {ONE: BITS, WIDE: FAR},
+        ("        if (!bulk) __syncthreads();\n        else if", "        if (bulk) if")),
+    *_each("no barrier after the last partial sums", {ONE: BITS, WIDE: BITS},
+        ("    if (!ring.bulk) __syncthreads();\n", "")),
+    *_each("last result left out", {K: LOST, WIDE: LOST},
+        ("    if (number > 0) finish(", "    if (number > 1) finish(")),
+    *_each("results but the last left out", {K: FAULT, WIDE: LOST},
+        ("if (stage == 0 && number > 0) finish", "if (false) finish")),
+    *_each("result added up with the rows of the next", {K: LOST, WIDE: LOST},
+        ("finish(number - 1, tile - cta_rows)", "finish(number - 1, tile)")),
+]  # fmt: skip
 
 TAILS = [
-    *_each("row tail copied", MANY, (("        if (row < rows) qgen_stage", "        qgen_stage"),), FAULT),
-    *_each("row tail stored", MANY, (("if (tile * kRows + row < rows && column", "if (column"),), FAULT),
-    *_each("column tail stored", MANY, ((" && column + at < tokens)", ")"),), FAULT),
-    *_each(
-        "column tail's codes read",
-        MANY,
-        (("const bool wanted = 8 * n + g < left", "const bool wanted = true"),),
-        TRAFFIC,
-    ),
-    *_each("column tiles past the end", (("Q4_0", 32),), (("        if (8 * n >= left) break;\n", ""),), FAULT),
-    *_each("all copies from the first stage", MANY, (("(int64_t)ahead_stage * (stage", "(int64_t)0 * (stage"),), BITS),
-    *_each("last stage left out", MANY, (("(blocks + stage_blocks - 1) /", "blocks /"),), BITS),
-    *_each("last row tile left out", MANY, (("(rows + kRows - 1) /", "rows /"),), LOST),
-    *_each("block tail added", MANY, (("if (stage * stage_blocks + in_stage < blocks)", ""),), FAULT),
-    *_each(
-        "stage tail read whole",
-        MANY,
-        (("min(blocks - ahead_stage * stage_blocks, stage_blocks)", "stage_blocks"),),
-        FAULT,
-    ),
-    *_each("32-bit row offsets", MANY, (("start + row * row_stride", "start + (int)(row * row_stride)"),), FAULT),
-    *_each("start of a piece forgotten", (("Q4_0", 32), ("MXFP4", 8)), (("lead0 = start & 15u", "lead0 = 0"),), BITS),
-    *_each(
-        "row padding forgotten",
-        (("Q4_0", 32), ("MXFP4", 8)),
-        (("* (uint32_t)row_stride;", "* (uint32_t)(blocks * kBlockBytes);"),),
-        BITS,
-    ),
-    *_each("all tokens from the first tile", MANY, (("(int64_t)(column / 8) * blocks", "0"),), BITS),
-    *_each("y of the first column tile", MANY, (("(column + at) * y_stride", "at * y_stride"),), LOST),
-    *_each("y rows back to back", MANY, (("* y_stride + tile", "* rows + tile"),), "writes outside y"),
-    *_each(
-        "accumulators kept between row tiles",
-        MANY,
-        (
-            (
-                "    for (int tile = blockIdx.x;",
-                "    float sum[substeps][column_tiles][4] = {};\n    for (int tile = blockIdx.x;",
-            ),
-            ("        float sum[substeps][column_tiles][4] = {};\n        constexpr", "        constexpr"),
-        ),
-        BITS,
-    ),
-    *_each("copies stay in the first row tile", MANY, (("ahead_tile += gridDim.x;", ""),), FACTOR),
-    *_each("row tiles done by every CTA", MANY, (("tile += gridDim.x", "tile += 1"),), FACTOR),
-]
+    *_each("row tail copied", {ONE: FAULT, WIDE: FAULT}, ("row < min(rows, tile_rows)", "row < tile_rows")),
+    *_each("row tail stored", {K: FAULT, WIDE: FAULT}, ("tile + row + i < row_end && ", "")),
+    *_each("column tail stored", {K: FAULT, WIDE: FAULT}, (" && at < left)", ")")),
+    *_each("column tiles past the end", {WIDE: FAULT}, ("        if (n && 8 * n >= left) break;\n", "")),
+    *_each("all copies from the first stage", {K: BITS, WIDE: BITS},
+        ("(int64_t)ahead_stage * (stage", "(int64_t)0 * (stage")),
+    *_each("last row tile left out", {K: LOST, WIDE: LOST}, ("(rows + 15) / 16", "rows / 16")),
+    *_each("block tail added", {K: BITS, WIDE: TRAFFIC}, ("                if (block < blocks)\n", "")),
+    *_each("records asked for past the last block", {K: FAULT}, ("if (early && any)", "if (early)")),
+    *_each("stage tail read whole", {K: FAULT, WIDE: FAULT},
+        ("min(blocks - ahead_stage * stage_blocks, stage_blocks)", "stage_blocks")),
+    *_each("32-bit offsets of copied rows", {ONE: FAULT, WIDE: FAULT},
+        ("start + row * row_stride", "start + (int)(row * row_stride)")),
+    *_each("32-bit offsets of rows copied in bulk", {K: FAULT, WIDE: FAULT},
+        ("start + lane * row_stride", "start + (int)(lane * row_stride)")),
+    *_each("32-bit offsets of row tiles", {K: FAR, WIDE: FAR},
+        ("weight + ahead_row * row_stride", "weight + (int)(ahead_row * row_stride)")),
+    *_each("start of a piece forgotten", {WIDE: BITS, ("MXFP4", 8): BITS}, ("& 15u) + warp", "& 0u) + warp")),
+    *_each("row padding forgotten", {WIDE: BITS, ("MXFP4", 8): BITS},
+        ("* (uint32_t)row_stride;", "* (uint32_t)(blocks * kBlockBytes);")),
+    *_each("row g's place in its piece for row g + 8", {("MXFP4", 8): BITS}, ("8u * m * (uint32_t)row_stride", "0u")),
+    *_each("stage's start forgotten", {("MXFP4", 8): BITS},
+        (" + (uint32_t)(stage * (stage_blocks * kBlockBytes)) +", " + 1u * (uint32_t)stage +")),
+    *_each("y of the first column tile", {K: LOST, WIDE: LOST}, ("(column + at) * y_stride", "at * y_stride")),
+    *_each("y rows back to back", {K: OUTSIDE, WIDE: OUTSIDE}, ("* y_stride + tile", "* rows + tile")),
+    *_each("copies stay in the first row tile", {K: FACTOR, WIDE: FACTOR},
+        ("            ahead_row += cta_rows;\n", "")),
+    *_each("every CTA begins at the first row", {K: FACTOR, WIDE: FACTOR},
+        ("row_begin = (int)((int64_t)blockIdx.x * fragments / gridDim.x) * 16", "row_begin = 0")),
+    *_each("every CTA ends with the last row", {K: FACTOR, WIDE: FACTOR},
+        ("min(rows, (int)((int64_t)(blockIdx.x + 1) * fragments / gridDim.x) * 16)", "rows")),
+    *_each("accumulators kept between row tiles", {K: BITS, WIDE: BITS},
+        ("    for (int tile = row_begin;",
+         "    float sum[substeps][column_tiles][row_tiles][4] = {};\n    for (int tile = row_begin;"),
+        ("        float sum[substeps][column_tiles][row_tiles][4] = {};\n        // The", "        // The")),
+    *_each("second row tile of a warp left out", {WIDE: BITS}, ("row_end - tile > 16", "false")),
+    *_each("second row tile only where it is whole", {WIDE: BITS}, ("row_end - tile > 16", "row_end - tile > 24")),
+    *_each("halves of row tiles swapped", {WIDE: BITS}, ("row + 16 * m +", "row + 16 * (row_tiles - 1 - m) +")),
+    *_each("both row tiles of the first one's rows", {WIDE: BITS},
+        ("slot + 8 * m * slot_bytes", "slot + 8 * (m % 2) * slot_bytes")),
+    *_each("share of the columns as if none were left", {WIDE: LOST},
+        ("left = min(tokens - column, share)", "left = min(tokens - column, 8)")),
+]  # fmt: skip
+
+RECORDS = [
+    *_each("all tokens from the first tile", {K: BITS, WIDE: BITS}, ("column / 8 * tile_bytes", "0 * tile_bytes")),
+    *_each("records of the first column tile", {WIDE: BITS}, ("skip + n * tile_bytes", "skip")),
+    *_each("records of the first stage", {K: BITS, WIDE: BITS}, ("skip = (int64_t)(stage *", "skip = (int64_t)(0 *")),
+    *_each("records of the first warp", {K: BITS, WIDE: BITS}, (" + warp * kRecordBytes;", ";")),
+    *_one("records of a warp's first bundle", ("PQ2_0", 32), BITS, ("skip + i * (kSplit * kRecordBytes)", "skip")),
+    *_one("early record for every bundle", ("PQ2_0", 8), BITS, ("early && i == 0", "early")),
+    *_one("tiles of whole rounds of blocks", WIDE, BITS,
+        ("(blocks + kSplit * kBundle - 1) / (kSplit * kBundle) * kSplit;", "(blocks + kBundle - 1) / kBundle;")),
+    *_each("chunks of the wrong stride", {K: BITS, WIDE: TRAFFIC}, ("p + 512 * c", "p + 16 * c")),
+    *_each("codes of another thread", {K: BITS, WIDE: BITS}, ("records + lane * 16", "records + (lane ^ 4) * 16")),
+    *_each("scales of another thread", {K: BITS, WIDE: BITS},
+        ("records + t * (8 * kScales)", "records + (t ^ 1) * (8 * kScales)")),
+    *_each("scale of the neighbouring column", {K: BITS, WIDE: BITS}, ("r.dx[0 + i % 2]", "r.dx[0]")),
+    *_one("starts of another thread", WIDE, BITS, ("records + t * 16 +", "records + (t ^ 2) * 16 +")),
+    *_one("starts of another unit", WIDE, BITS, ("from.starts + skip + 64 * u", "from.starts + skip + 64 * (u ^ 1)")),
+    *_one("starts of one unit for all", ("PQ2_0", 8), BITS, ("start = r.start[1]", "start = r.start[0]")),
+    *_one("start of the neighbouring column", ("Q1_0", 8), BITS,
+        ("total[1] + (int)start.y", "total[1] + (int)start.x")),
+    *_one("start of row g + 8 twice added", ("Q1_0", 8), BITS,
+        ("2 * total[2] + (int)start.z", "2 * total[2] + 2 * (int)start.z")),
+    *_one("sums of another unit", ("Q5_1", 16), BITS, ("r.sums[2 + i % 2]", "r.sums[0 + i % 2]")),
+    *_one("sums of the neighbouring column", ("Q5_1", 16), BITS, ("r.sums[0 + i % 2]", "r.sums[0]")),
+    *_one("packed sums of another thread", K, BITS, ("records + lane * 8", "records + (lane ^ 1) * 8")),
+    *_one("scale of x of another unit", ("PQ2_0", 8), BITS, ("r.dx[2 + i % 2]", "r.dx[0 + i % 2]")),
+    *_each("blocks of a bundle side by side", {WIDE: BITS, ("NVFP4", 16): BITS},
+        ("j * (kSplit * kBlockBytes)", "j * kBlockBytes")),
+    *_each("bundles of a warp too close", {("PQ2_0", 8): BITS, ("NVFP4", 16): BITS},
+        ("place[m] += kSplit * kBundle * kBlockBytes", "place[m] += kBundle * kBlockBytes")),
+    *_each("scale of the bundle's first block", {WIDE: BITS, ("Q5_1", 16): BITS},
+        ("at = place[m] + 1 * (kSplit * kBlockBytes)", "at = place[m]")),
+    *_each("scale of a block that is not there", {WIDE: BITS, ("Q5_1", 16): BITS}, ("inside <= 1 ? 0.0f : ", "")),
+    *_each("scale of the last block taken for none", {WIDE: BITS, ("Q5_1", 16): BITS},
+        ("inside <= 1 ? 0.0f : ", "inside <= 2 ? 0.0f : ")),
+]  # fmt: skip
+
+TOTAL = "const float total = qgen_halving_sum<kSplit>(v[i]);"
+NEIGHBOURS = (
+    "for (int h = 1; h < kSplit; h *= 2)\n"
+    "                    for (int w = 0; w + h < kSplit; w += 2 * h) v[i][w] = __fadd_rn(v[i][w], v[i][w + h]);\n"
+    "                const float total = v[i][0];"
+)
+IN_A_ROW = "float total = v[i][0];\n                for (int w = 1; w < kSplit; ++w) total = __fadd_rn(total, v[i][w]);"
+APART = "__device__ float apart(float a, float b, float c) { return __fadd_rn(__fmul_rn(a, b), c); }\n"
 
 SUMS = [
-    *_each(
-        "warps added by neighbours",
-        MANY,
-        (
-            (
-                "const float total = qgen_halving_sum<warps>(v);",
-                "for (int h = 1; h < warps; h *= 2)\n"
-                "                for (int w = 0; w + h < warps; w += 2 * h) v[w] = __fadd_rn(v[w], v[w + h]);\n"
-                "            const float total = v[0];",
-            ),
-        ),
-        BITS,
-    ),
-    *_each(
-        "warps added in a row",
-        MANY,
-        (
-            (
-                "const float total = qgen_halving_sum<warps>(v);",
-                "float total = v[0];\n            for (int w = 1; w < warps; ++w) total = __fadd_rn(total, v[w]);",
-            ),
-        ),
-        BITS,
-    ),
-    *_each(
-        "half of the slices", MANY, (("qgen_halving_sum<substeps>(own)", "qgen_halving_sum<substeps / 2>(own)"),), BITS
-    ),
-    *_each("one sum for all slices", (("Q4_0", 32),), ((" sum[j]);", " sum[0]);"),), BITS),
-    *_each("one sum for all slices", (("Q5_K", 8),), (("            turn();\n        }", "        }"),), BITS),
-    *_each("a slice lost in turning", (("Q5_K", 8),), (("[i % 4] = first;", "[i % 4] = 0;"),), BITS),
-    *_each(
-        "multiply and add apart",
-        MANY,
-        (("v = __fmaf_rn(", "v = apart("), ("namespace {", APART + "namespace {")),
-        BITS,
-    ),
-    *_each("rows g and g + 8 swapped", MANY, (("g + i % 4 / 2 * 8", "g + 8 - i % 4 / 2 * 8"),), BITS),
-    *_each("columns 2t and 2t + 1 swapped", MANY, (("+ 2 * t + i % 2)", "+ 2 * t + 1 - i % 2)"),), BITS),
-    *_each("scale of the neighbouring column", MANY, (("dx[0][i % 2]", "dx[0][0]"),), BITS),
-    *_each("factor of row g for row g + 8", MANY, (("i < 2 ? f0_00 : f0_01", "f0_00"),), BITS),
-]
+    *_each("warps added by neighbours", {K: BITS, WIDE: BITS}, (TOTAL, NEIGHBOURS)),
+    *_each("warps added in a row", {K: BITS, WIDE: BITS}, (TOTAL, IN_A_ROW)),
+    *_each("half of the slices", {K: BITS, WIDE: BITS},
+        ("qgen_halving_sum<substeps>(own)", "qgen_halving_sum<substeps / 2>(own)")),
+    *_one("one sum for all bundles", ("PQ2_0", 8), BITS, ("sum + i * kBundle)", "sum)")),
+    *_one("sum of the bundle's first block", WIDE, BITS, ("float v = sum[1]", "float v = sum[0]")),
+    *_one("one sum for all slices", K, BITS, ("            turn();\n", "")),
+    *_one("one sum for all slices", ("Q5_K", 32), BITS, ("            turn();\n", "")),
+    *_one("a slice lost in turning", K, BITS, ("v[(s + warp_blocks) % substeps]", "v[warp_blocks % substeps]")),
+    *_one("slices turned past a stage's", K, BITS, ("v[(s + warp_blocks) % substeps]", "v[(s + substeps) % substeps]")),
+    *_each("multiply and add apart", {K: BITS, WIDE: BITS},
+        ("v = __fmaf_rn(", "v = apart("), ("namespace {", APART + "namespace {")),
+    *_each("rows g and g + 8 swapped", {K: BITS, WIDE: BITS}, ("+ i % 4 / 2 * 8] =", "+ 8 - i % 4 / 2 * 8] =")),
+    *_each("columns 2t and 2t + 1 swapped", {K: BITS, WIDE: BITS}, ("+ 2 * t + i % 2)", "+ 2 * t + 1 - i % 2)")),
+    *_each("factor of row g for row g + 8", {K: BITS, WIDE: BITS}, ("f0_0[m][i / 2]", "f0_0[m][0]")),
+    *_one("factor of the first row tile", WIDE, BITS, ("f0_0[m][i / 2]", "f0_0[0][i / 2]")),
+    *_one("codes of the first row tile", WIDE, BITS, ("(total, q[m][0][0]", "(total, q[0][0][0]")),
+    *_each("second row tile added up from the first", {WIDE: TWICE}, ("unit % row_tiles * 16 + lane", "0 * 16 + lane")),
+]  # fmt: skip
 
 INTEGERS = [
-    Mutant("wrong fragment order", "Q4_K", 8, (("x[0], x[1]);", "x[1], x[0]);"),), BITS),
-    Mutant(
-        "halves of an instruction of unlike rows",
-        "Q4_K",
-        8,
-        (("q0[0], q1[0], q0[1], q1[1]", "q0[0], q0[1], q1[0], q1[1]"),),
-        BITS,
-    ),
-    Mutant("chunks of the wrong stride", "Q4_K", 8, (("c * (128 * kPieceWords)", "c * (4 * kPieceWords)"),), BITS),
-    Mutant("wrong scale byte", "Q4_K", 8, (("qgen_unsigned_byte<1>", "qgen_unsigned_byte<0>"),), BITS),
-    Mutant(
-        "wrong scale byte of row g + 8", "Q6_K", 16, (("s1 = qgen_signed_byte<1>", "s1 = qgen_signed_byte<0>"),), BITS
-    ),
-    Mutant("scales of row g for row g + 8", "Q3_K", 8, (("total[2] += s1 * d[2]", "total[2] += s0 * d[2]"),), BITS),
-    Mutant("unsigned scales", "Q6_K", 16, (("qgen_signed_byte<3>", "qgen_unsigned_byte<3>"),), BITS),
-    Mutant("scales of another quad", "Q4_K", 8, (("(lane & 28) + i", "(lane & 12) + i"),), BITS),
-    Mutant("high part of the sums dropped", "Q4_K", 8, ((" + 128 * high_mn[i]", ""),), BITS),
-    Mutant("low part of the sums dropped", "Q4_K", 8, (("low_mn[i] + 128", "0 + 128"),), BITS),
-    Mutant("high part of the sums dropped", "Q6_K", 16, ((" + 128 * high_sc[i]", ""),), BITS),
-    Mutant("code offset forgotten", "Q6_K", 16, (("total[i] += -32 *", "total[i] += 0 *"),), BITS),
-    Mutant("code offset forgotten", "Q4_0", 32, (("+ -8 * (int)", "+ 0 * (int)"),), BITS),
-    Mutant("codes not doubled", "Q1_0", 8, (("2 * total[i]", "1 * total[i]"),), BITS),
-    Mutant(
-        "minimums of row g for row g + 8",
-        "Q2_K",
-        8,
-        (("(low_mn, own_mn0, own_mn1", "(low_mn, own_mn0, own_mn0"),),
-        BITS,
-    ),
-    Mutant("sums of another unit", "PQ2_0", 8, (("kSumBytes + 1 * 32", "kSumBytes + 0 * 32"),), BITS),
-    Mutant("scale of x of another unit", "PQ2_0", 8, (("dx[1][i % 2]", "dx[0][i % 2]"),), BITS),
-    Mutant("scale of another unit", "NVFP4", 16, (("f2_00 : f2_01", "f1_00 : f1_01"),), BITS),
-    Mutant("minus for a plus", "Q4_K", 8, (("__fmaf_rn(-__fmul_rn", "__fmaf_rn(__fmul_rn"),), BITS),
-    Mutant("digits in base 2", "TQ1_0", 8, ((" - 3u * p1", " - 2u * p1"),), BITS),
-    Mutant("single byte of every thread", "TQ1_0", 8, (("stage[b + at0]", "stage[b + 48]"),), BITS),
-    Mutant("k32 with its second half twice", "TQ2_0", 8, (("q0[1], q1[1], x[0]", "q0[0], q1[0], x[0]"),), BITS),
-    Mutant("wrong codebook entry", "IQ4_XS", 8, (("kTable2 = 0x26190d01u", "kTable2 = 0x26190c01u"),), BITS),
-    Mutant("scales' offset without the borrow's guard", "IQ4_XS", 8, (("| 0x80808080u) -", ") -"),), BITS),
-    Mutant(
-        "fifth bit of the next code",
-        "Q5_1",
-        16,
-        (("qgen_spread<1>(w[0] >> at0)", "qgen_spread<1>(w[0] >> at0 + 1)"),),
-        BITS,
-    ),
-]
+    *_one("wrong fragment order", K, BITS, ("r.x[0], r.x[1]);", "r.x[1], r.x[0]);")),
+    *_one("halves of an instruction of unlike rows", K, BITS,
+        ("q[m][0][0], q[m][1][0], q[m][0][1], q[m][1][1]", "q[m][0][0], q[m][0][1], q[m][1][0], q[m][1][1]")),
+    *_one("wrong scale byte", K, BITS, ("s0 = qgen_unsigned_byte<1>", "s0 = qgen_unsigned_byte<0>")),
+    *_one("wrong scale byte of row g + 8", ("Q6_K", 16), BITS,
+        ("s1 = qgen_signed_byte<1>", "s1 = qgen_signed_byte<0>")),
+    *_one("scales of row g for row g + 8", ("Q3_K", 8), BITS, ("total[2] += s1 * d[2]", "total[2] += s0 * d[2]")),
+    *_one("scales of the first row tile", ("Q3_K", 16), BITS,
+        ("s0 = qgen_signed_byte<0>(sc[m]", "s0 = qgen_signed_byte<0>(sc[0]")),
+    *_one("unsigned scales", ("Q6_K", 16), BITS, ("s0 = qgen_signed_byte<3>", "s0 = qgen_unsigned_byte<3>")),
+    *_one("scales of another quad", K, BITS, ("(lane & 28) + i", "(lane & 12) + i")),
+    *_one("high part of the sums dropped", K, BITS, (" + 128 * high_mn[i]", "")),
+    *_one("low part of the sums dropped", K, BITS, ("low_mn[i] + 128", "0 + 128")),
+    *_one("high part of the sums dropped", ("Q6_K", 16), BITS, (" + 128 * high_sc[i]", "")),
+    *_one("code offset forgotten", ("Q6_K", 16), BITS, ("total[i] += -32 *", "total[i] += 0 *")),
+    *_one("code offset forgotten", WIDE, BITS,
+        ("{(int)start.x, (int)start.y, (int)start.z, (int)start.w}", "{0, 0, 0, 0}")),
+    *_one("codes not doubled", ("Q1_0", 8), BITS, ("2 * total[0]", "1 * total[0]")),
+    *_one("minimums of row g for row g + 8", ("Q2_K", 8), BITS,
+        ("(low_mn, own_mn[m][0], own_mn[m][1]", "(low_mn, own_mn[m][0], own_mn[m][0]")),
+    *_one("scale of another unit", ("NVFP4", 16), BITS, ("__fmul_rn(f2_0[m]", "__fmul_rn(f1_0[m]")),
+    *_one("minus for a plus", K, BITS, ("__fmaf_rn(-__fmul_rn", "__fmaf_rn(__fmul_rn")),
+    *_one("digits in base 2", ("TQ1_0", 8), BITS, (" - 3u * p1", " - 2u * p1")),
+    *_one("single byte of every thread", ("TQ1_0", 8), BITS, ("qgen_shared[from0 + 48]", "qgen_shared[b + 48]")),
+    *_one("words of the first thread", K, BITS, ("from0 + 16)", "b + 16)")),
+    *_one("k32 with its second half twice", ("TQ2_0", 8), BITS,
+        ("q[m][0][1], q[m][1][1], r.x[0]", "q[m][0][0], q[m][1][0], r.x[0]")),
+    *_one("wrong codebook entry", ("IQ4_XS", 8), BITS, ("kTable2 = 0x26190d01u", "kTable2 = 0x26190c01u")),
+    *_one("scales' offset without the borrow's guard", ("IQ4_XS", 8), BITS, ("| 0x80808080u) -", ") -")),
+    *_one("fifth bit of the next code", ("Q5_1", 16), BITS,
+        ("qgen_spread<1>(w[0] >> lane0)", "qgen_spread<1>(w[0] >> lane0 + 1)")),
+]  # fmt: skip
 
 HELPERS = [
-    Mutant(
-        "ragged first piece copied whole",
-        "MXFP4",
-        8,
-        ((" && (lane > 0 || lead == 0)) qgen_copy16", ") qgen_copy16"),),
-        FAULT,
-    ),
-    Mutant(
-        "last word of a ragged piece copied whole", "MXFP4", 8, (("i % 4 == 0 && i + 4 <= stop", "i % 4 == 0"),), FAULT
-    ),
-    Mutant("ragged last piece copied whole", "MXFP4", 8, (("min(16, end) : end", "min(16, end) : last + 16"),), FAULT),
-    Mutant("ragged last piece left out", "MXFP4", 8, (("!= 0 && lane < 2", "!= 0 && lane < 1"),), BITS),
-    Mutant(
-        "pieces past the first 32",
-        "Q8_0",
-        8,
-        (("piece = threads; piece < pieces", "piece = threads; piece < 0"),),
-        BITS,
-    ),
-    Mutant("sign of a scale byte", "Q6_K", 16, (("(8u | k) * 0x1110u", "(k) * 0x1110u"),), BITS),
-    Mutant("spread of single bits", "Q5_1", 16, (("(v | v << (8 - width))", "(v | v << (7 - width))"),), BITS),
-    Mutant(
-        "halving to the wrong side",
-        "Q4_0",
-        32,
-        (("v[s] = __fadd_rn(v[s], v[s + n / 2])", "v[s] = __fadd_rn(v[s], v[n - 1 - s])"),),
-        BITS,
-    ),
-]
+    *_one("ragged first piece copied whole", ("MXFP4", 8), FAULT,
+        (" && (lane > 0 || lead == 0)) qgen_copy16", ") qgen_copy16")),
+    *_one("last word of a ragged piece copied whole", ("MXFP4", 8), FAULT,
+        ("i % 4 == 0 && i + 4 <= stop", "i % 4 == 0")),
+    *_one("ragged last piece copied whole", ("MXFP4", 8), FAULT, ("min(16, end) : end", "min(16, end) : last + 16")),
+    *_one("ragged last piece left out", ("MXFP4", 8), BITS, ("!= 0 && lane < 2", "!= 0 && lane < 1")),
+    *_one("pieces past the first 32", ("Q8_0", 8), BITS,
+        ("piece = threads; piece < pieces", "piece = threads; piece < 0")),
+    *_one("sign of a scale byte", ("Q6_K", 16), BITS, ("(8u | k) * 0x1110u", "(k) * 0x1110u")),
+    *_one("spread of single bits", ("Q5_1", 16), BITS, ("(v | v << (8 - width))", "(v | v << (7 - width))")),
+    *_one("halving to the wrong side", WIDE, BITS,
+        ("v[s] = __fadd_rn(v[s], v[s + n / 2])", "v[s] = __fadd_rn(v[s], v[n - 1 - s])")),
+    *_one("floats of a record shifted", WIDE, BITS,
+        ("v[4 * i + 1] = __uint_as_float(u.y)", "v[4 * i + 1] = __uint_as_float(u.x)")),
+    *_one("pairs of floats swapped", K, BITS, ("v[2 * i] = __uint_as_float(u.x)", "v[2 * i] = __uint_as_float(u.y)")),
+]  # fmt: skip
+
+CODES, SCALES, STARTS, PAIRS = ("codes of a record", "scales of a record", "starts of a record", "sums of a record")
 
 
-def _quantiser(name: str, format: str, edits: tuple[Edit, ...], caught: str) -> Mutant:
+def _quantiser(name: str, format: str, caught: str, *edits: Edit) -> Mutant:
     return Mutant(name, format, 0, edits, caught)
 
 
 QUANTISERS = [
-    _quantiser("no barrier before the words", "Q4_K", (("    __syncwarp();\n", ""),), "codes plane"),
-    _quantiser(
-        "padding tokens left out",
-        "Q4_K",
-        (("if (block >= blocks) return;", "if (block >= blocks || token >= tokens) return;"),),
-        "scale plane",
-    ),
-    _quantiser("padding tokens read from x", "Q4_K", (("v[i] = token < tokens ?", "v[i] = true ?"),), FAULT),
-    _quantiser(
-        "codes for padding tokens", "Q4_K", (("    if (token < tokens) {", "    {"),), "codes of no token written"
-    ),
-    _quantiser("x of one stride", "Q4_K", (("token * x_stride", "token * (int64_t)(blocks * kBlock)"),), "codes plane"),
-    _quantiser(
-        "tokens of a tile swapped",
-        "Q4_K",
-        (("token % 8 * (16 * kPieceWords)", "(7 - token % 8) * (16 * kPieceWords)"),),
-        "codes plane",
-    ),
-    _quantiser(
-        "high part as one of 256",
-        "Q4_K",
-        (("(sum + 64) >> 7, low = sum - 128 * high", "(sum + 128) >> 8, low = sum - 256 * high"),),
-        "sums plane",
-    ),
-    _quantiser(
-        "words of four sums shifted",
-        "Q6_K",
-        (("low, (4 * lane + i) % 32", "low, (4 * lane + i + 1) % 32"),),
-        "sums plane",
-    ),
-    _quantiser("sums of half a group", "Q4_0", (("i < 32 / 4", "i < 16 / 4"),), "sums plane"),
-    _quantiser("scales of the next place", "PQ2_0", (("(place * kScales + s) * 8", "(place + s) * 8"),), "scale plane"),
-    _quantiser(
-        "sums of the next unit", "PQ2_0", (("(place * 4 + lane) * 8", "(place * 4 + lane % 3) * 8"),), "sums plane"
-    ),
-]
+    _quantiser("no barrier before the words", "Q4_K", CODES, ("    __syncwarp();\n", "")),
+    _quantiser("padding tokens left out", "Q4_K", CODES,
+        ("(bundle >= bundles) return;", "(bundle >= bundles || token >= tokens) return;")),
+    _quantiser("padding tokens read from x", "Q4_K", FAULT, ("inside = token < tokens;", "inside = true;")),
+    _quantiser("padding blocks read from x", "Q4_0", FAULT, ("token < tokens && block < blocks;", "token < tokens;")),
+    _quantiser("padding bundles left out", "Q4_0", CODES,
+        ("    if (bundle >= bundles) return;", "    if (bundle >= bundles || first_block >= blocks) return;")),
+    _quantiser("padding blocks of scale 0", "Q4_0", SCALES, ("scale[s] = -0.0f;", "scale[s] = 0.0f;")),
+    _quantiser("padding scales of one block too many", "NVFP4", SCALES,
+        ("kBlock * kSplit >= blocks", "kBlock * kSplit >= blocks - 1")),
+    _quantiser("blocks of a bundle side by side", "Q4_0", CODES,
+        ("(32 * i + lane) / kBlock * kSplit", "(32 * i + lane) / kBlock")),
+    _quantiser("bundles one after the other", "Q4_0", CODES,
+        ("bundle / kSplit * (kSplit * kBundle) + bundle % kSplit;", "bundle;")),
+    _quantiser("tiles as long as blocks", "Q4_0", CODES, ("(token / 8) * bundles +", "(token / 8) * blocks +")),
+    _quantiser("x of one stride", "Q4_K", CODES, ("token * x_stride", "token * (int64_t)(blocks * kColumns)")),
+    _quantiser("tokens of a tile swapped", "Q4_K", CODES, ("token % 8 * 64 + i", "(7 - token % 8) * 64 + i")),
+    _quantiser("chunks of another stride", "Q4_K", CODES, ("i / 16 * 512", "i / 16 * 256")),
+    _quantiser("empty places not zero", "PTQ1_0", CODES, ("        codes[kColumns] = 0;\n", "")),
+    _quantiser("scales of tokens 2t and 2t + 1 swapped", "Q4_0", SCALES,
+        ("2 * s + token % 2)", "2 * s + 1 - token % 2)")),
+    _quantiser("scales of the wrong thread", "Q4_0", SCALES,
+        ("(token % 8 / 2 * (2 * kScales)", "(token % 4 / 2 * (2 * kScales)")),
+    _quantiser("starts of rows g only", "Q4_0", STARTS,
+        ("        qgen_store_u32(start + 8, (uint32_t)(-8 * sum));\n", "")),
+    _quantiser("starts of another offset", "Q4_0", STARTS, ("(uint32_t)(-8 * sum)", "(uint32_t)(-7 * sum)")),
+    _quantiser("starts of the next unit", "PQ2_0", STARTS, ("lane * 64 + token", "(lane ^ 1) * 64 + token")),
+    _quantiser("starts of half a unit", "Q4_0", STARTS, ("i < 32 / 4", "i < 16 / 4")),
+    _quantiser("high part as one of 256", "Q4_K", PAIRS,
+        ("(sum + 64) >> 7, low = sum - 128 * high", "(sum + 128) >> 8, low = sum - 256 * high")),
+    _quantiser("words of four sums shifted", "Q6_K", PAIRS,
+        ("low, (4 * lane + i) % 32", "low, (4 * lane + i + 1) % 32")),
+    _quantiser("sums of half a unit", "Q5_1", PAIRS, ("i < 32 / 4", "i < 16 / 4")),
+    _quantiser("sums of the next unit", "Q5_1", PAIRS, ("2 * lane + token % 2", "2 * (lane ^ 1) + token % 2")),
+    _quantiser("largest of half the warp", "Q4_0", CODES, ("h = 16; h > 0", "h = 8; h > 0")),
+    _quantiser("sign kept in the largest", "Q4_0", CODES, (" & 0x7fffffffu", "")),
+    _quantiser("rounded towards zero", "Q4_0", CODES, ("(uint8_t)__float2int_rn(", "(uint8_t)(int)(")),
+    _quantiser("scale by a reciprocal", "Q4_0", SCALES,
+        ("__fdiv_rn(largest, 127.0f)", "__fmul_rn(largest, 1.0f / 127.0f)")),
+]  # fmt: skip
 
-MUTANTS = SYNCHRONISATION + TAILS + SUMS + INTEGERS + HELPERS + QUANTISERS
+MUTANTS = RING + HANDOVER + TAILS + RECORDS + SUMS + INTEGERS + HELPERS + QUANTISERS

@@ -5,9 +5,10 @@ from __future__ import annotations
 from functools import cache
 
 import numpy as np
-from batch_checks import Batch, Wrong
+from batch_checks import Batch
+from judging import U8, Wrong
 from kernel_cases import place
-from ksplit_cases import U8, Case, Operands
+from ksplit_cases import Case, Operands
 
 from qgen import emulate
 from qgen.emit import emit
@@ -25,10 +26,13 @@ class Multirow(Batch):
         super().__init__(format, program, plan)
         self.plan, self.instance = plan, instance
         self.name, self.columns = instance.name, instance.columns
-        self.special, self.few = instance.team_blocks + 1, max(1, instance.team_blocks - 1)
+        self.few = max(1, instance.team_blocks - 1)
 
     def cases(self) -> list[Case]:
         return cases(self.plan, self.instance)
+
+    def special_cases(self) -> list[Case]:
+        return [Case(rows=18, blocks=self.instance.team_blocks + 1, tokens=self.columns + 1)]
 
     def workspace(self, given: Operands, tokens: int) -> U8:
         made = (place(self.plan.layout, q, given.blocks, fill=PAST_END) for q in given.quantised(tokens))
@@ -37,7 +41,7 @@ class Multirow(Batch):
     def shape(self, case: Case) -> tuple[Launch, int]:
         return launch_multirow(self.instance, case.rows, case.tokens, case.multiprocessors, 1)
 
-    def check_activation(self, given: Operands, case: Case, report: Report) -> None:
+    def check_reads(self, given: Operands, case: Case, report: Report, grid_y: int) -> None:
         """A token's fragment is loaded once for a team's rows and each step of it, and nothing else is."""
         wanted = reads(self.plan, self.instance, case)
         if report.read_bytes["activation"] != wanted:

@@ -12,6 +12,7 @@ from emulate_programs import ORDERS, kernel_text, program
 from numpy.typing import NDArray
 
 from qgen.emulate import Argument, Buffer, Program, Report, compile
+from qgen.errors import QgenError
 
 U32 = NDArray[np.uint32]
 
@@ -223,6 +224,66 @@ def test_copies_land_at_the_wait_for_a_committed_group() -> None:
     np.testing.assert_array_equal(y[2], x.view(np.uint32))
     assert report.read_bytes["x"] == report.bytes_touched["x"] == 128
     assert report.read_requests["x"] == 32
+
+
+@pytest.mark.parametrize(("order", "seed"), ORDERS)
+def test_bulk_copies_land_at_the_wait_for_their_barrier(order: Any, seed: int) -> None:
+    x = np.arange(1, 129, dtype=np.uint8)
+    y = np.zeros((3, 32), np.uint32)
+    args: list[Argument] = [Buffer("x", x), Buffer("y", y, writable=True)]
+    program("barriers").launch("lands_late", grid=1, block=32, shared=144, args=args, order=order, seed=seed)
+    assert (y[0] == 7).all() and (y[1] == 0xA5A5A5A5).all(), "who does not wait sees poison"
+    np.testing.assert_array_equal(y[2], x.view(np.uint32))
+
+
+@pytest.mark.parametrize(
+    ("offset", "bytes", "sectors"), [(0, 128, 4), (16, 128, 5), (16, 16, 1), (48, 32, 2), (0, 16, 1)]
+)
+def test_a_bulk_copy_asks_once_for_every_sector(offset: int, bytes: int, sectors: int) -> None:
+    args: list[Argument] = [Buffer("x", np.zeros(256, np.uint8)), offset, 16, bytes, bytes]
+    report = program("barriers").launch("copy_bulk", grid=3, block=32, shared=256, args=args, count_sectors=True)
+    assert report.read_requests["x"] == report.read_sectors["x"] == 3 * sectors
+    assert (report.read_bytes["x"], report.bytes_touched["x"]) == (3 * bytes, bytes)
+
+
+@pytest.mark.parametrize(("order", "seed"), ORDERS)
+def test_the_phases_of_a_barrier(order: Any, seed: int) -> None:
+    y = np.zeros(96, np.uint32)
+    args: list[Argument] = [5, Buffer("y", y, writable=True)]
+    program("barriers").launch("rounds_of", grid=2, block=96, shared=400, args=args, order=order, seed=seed)
+    assert (y == 5).all()
+
+
+def ring_rows(text: Program, order: Any, seed: int) -> tuple[NDArray[np.uint32], NDArray[np.uint32], Report]:
+    """What three warps find in seven steps of a ring of bulk copies, what they should, and the report."""
+    x = np.random.default_rng(11).integers(0, 1 << 20, (7, 128), dtype=np.uint32)
+    y = np.zeros((3, 7), np.uint32)
+    args: list[Argument] = [Buffer("x", x), 7, Buffer("y", y, writable=True)]
+    report = text.launch("ring_rows", grid=1, block=96, shared=32 + 1024, args=args, order=order, seed=seed)
+    return y, np.broadcast_to(x.sum(axis=1, dtype=np.uint32), (3, 7)), report
+
+
+@pytest.mark.parametrize(("order", "seed"), ORDERS)
+def test_a_ring_of_bulk_copies_runs_in_every_order_and_is_counted(order: Any, seed: int) -> None:
+    y, expected, report = ring_rows(program("barriers"), order, seed)
+    np.testing.assert_array_equal(y, expected)
+    assert report.read_bytes["x"] == report.bytes_touched["x"] == 32 * report.read_requests["x"] == 7 * 512
+
+
+@pytest.mark.parametrize("broken", [1, 2, 3, 4])
+def test_a_missing_step_of_the_ring_changes_the_result_or_ends_it(broken: int) -> None:
+    text = compile(f"#define BROKEN {broken}\n" + kernel_text("barriers"), "barriers_broken")
+    noticed = []
+    for order, seed in ORDERS:
+        try:
+            y, expected, _ = ring_rows(text, order, seed)
+            noticed.append(bool((y != expected).any()))
+        except QgenError as error:
+            assert "qgen_barrier_wait" in error.found or "arrival" in error.found, error.found
+            noticed.append(True)
+    assert any(noticed)
+    if broken != 2:  # no order can hide bytes that nobody waited for, or that nobody gives way
+        assert all(noticed)
 
 
 @pytest.mark.parametrize(("order", "seed"), ORDERS)

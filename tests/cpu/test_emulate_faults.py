@@ -55,8 +55,8 @@ def test_bad_reads_name_buffer_offset_thread_and_line(
     assert f"faults.cu:{line_of(entry)}" in error.found
 
 
-def line_of(entry: str) -> int:
-    lines = kernel_text("faults").splitlines()
+def line_of(entry: str, name: str = "faults") -> int:
+    lines = kernel_text(name).splitlines()
     return next(i for i, line in enumerate(lines, 1) if line.endswith(f"// <- {entry}"))
 
 
@@ -82,6 +82,56 @@ def test_bad_copies(offset: int, to: int, match: str) -> None:
     error = fault("faults", "copy_any", match, block=1, shared=64, args=[x, offset, to])
     assert f"faults.cu:{line_of('copy_any')}" in error.found
     program("faults").launch("copy_any", grid=1, block=1, shared=64, args=[x, 32, 48])
+
+
+@pytest.mark.parametrize(("order", "seed"), ORDERS)
+@pytest.mark.parametrize(
+    ("entry", "args", "match"),
+    [
+        ("never_initialised", [], "barrier at byte 8 of shared memory was never initialised"),
+        ("nobody_initialised", [], "barrier at byte 16 of shared memory was never initialised"),
+        ("initialised_at", [4, 1], r"a barrier of 8 bytes at byte 4 of shared memory \(64 bytes\)"),
+        ("initialised_at", [64, 1], "a barrier of 8 bytes at byte 64 of shared memory"),
+        ("initialised_at", [-8, 1], "a barrier of 8 bytes at byte -8 of shared memory"),
+        ("initialised_at", [8, 0], "a barrier for 0 arrivals"),
+        ("many_arrive", [31], "arrival 32 at a barrier for 31, 0 of 16 bytes asked for"),
+        ("many_arrive", [5], "arrival 6 at a barrier for 5, 0 of 16 bytes asked for"),
+    ],
+)
+def test_misuse_of_barriers(entry: str, args: list[Argument], match: str, order: Any, seed: int) -> None:
+    error = fault("barriers", entry, match, shared=64, args=args, order=order, seed=seed)
+    assert f"barriers.cu:{line_of(entry, 'barriers')}" in error.found
+
+
+@pytest.mark.parametrize(
+    ("offset", "to", "bytes", "match"),
+    [
+        (0, 16, 24, "a bulk copy of 24 bytes"),
+        (0, 16, 0, "a bulk copy of 0 bytes"),
+        (0, 16, -16, "a bulk copy of -16 bytes"),
+        (0, 24, 32, "a bulk copy of 32 bytes at byte 24 of shared memory"),
+        (0, 48, 32, r"a bulk copy of 32 bytes at byte 48 of shared memory \(64 bytes\)"),
+        (8, 16, 32, "misaligned: a .*offset 8 of buffer 'x' .*modulo 16 is 8"),
+        (64, 16, 32, r"out of bounds: .*offset 64 of buffer 'x' \(80 bytes\)"),
+        (80, 16, 16, r"out of bounds: .*offset 80 of buffer 'x' \(80 bytes\)"),
+        (-16, 16, 32, "out of bounds: .*offset -16 of buffer 'x'"),
+    ],
+)
+def test_bad_bulk_copies(offset: int, to: int, bytes: int, match: str) -> None:
+    x = Buffer("x", np.zeros(80, np.uint8))
+    error = fault("barriers", "copy_bulk", match, shared=64, args=[x, offset, to, bytes, bytes])
+    assert f"barriers.cu:{line_of('copy_bulk', 'barriers')}" in error.found
+    program("barriers").launch("copy_bulk", grid=1, block=32, shared=64, args=[x, 48, 32, 32, 32])
+
+
+@pytest.mark.parametrize(("order", "seed"), ORDERS)
+@pytest.mark.parametrize("expected", [16, 48])
+def test_a_wrong_count_of_bytes_is_a_deadlock_that_names_the_wait(expected: int, order: Any, seed: int) -> None:
+    args: list[Argument] = [Buffer("x", np.zeros(80, np.uint8)), 0, 16, 32, expected]
+    error = fault(
+        "barriers", "copy_bulk", "deadlock: .*qgen_barrier_wait", shared=64, args=args, order=order, seed=seed
+    )
+    assert f"barriers.cu:{line_of('copy_waits', 'barriers')}" in error.found
 
 
 def test_plain_accesses_to_global_memory_are_refused() -> None:
@@ -252,15 +302,32 @@ def test_a_failed_compilation_leaves_nothing_behind(monkeypatch: pytest.MonkeyPa
     assert [path.name.split("-")[0] for path in (tmp_path / "emulate").iterdir()] == ["runtime"]
 
 
-def test_host_header_has_every_function_of_the_device_header() -> None:
-    def functions(path: Path) -> set[str]:
-        definition = r"^(?:__device__ __forceinline__|inline) \w+ (qgen_\w+)\("
-        return set(re.findall(definition, path.read_text(), re.MULTILINE))
+@pytest.mark.parametrize(("header", "example"), [("qgen_ptx.cuh", "qgen_copy_wait"), ("qgen_mma.cuh", "qgen_mma_k16")])
+def test_host_header_has_every_function_of_the_device_header(header: str, example: str) -> None:
+    """With as many parameters, the host's own place in the source aside."""
 
-    device = functions(paths.data_dir("templates") / "lib" / "qgen_ptx.cuh")
-    host = functions(Path(paths.__file__).parent / "emulate" / "host" / "qgen_ptx.cuh")
-    assert "qgen_copy_wait" in device
-    assert device - {"qgen_mma_rows8"} == host  # that one is private to the device's way on Turing
+    def functions(path: Path) -> set[tuple[str, int]]:
+        definition = r"^(?:__device__ __forceinline__|inline) \w+\*? (qgen_\w+)\(([^{;]*)\) *\{"
+        found = set()
+        for name, parameters in re.findall(definition, path.read_text(), re.MULTILINE):
+            own = [p for p in parameters.split(",") if p.strip() and "Site site" not in p]
+            found.add((name, len(own)))
+        return found
+
+    device = functions(paths.data_dir("templates") / "lib" / header)
+    host = functions(Path(paths.__file__).parent / "emulate" / "host" / header)
+    assert example in {name for name, _ in device}
+    assert device - {("qgen_mma_rows8", 4)} == host  # that one is private to the device's way on Turing
+
+
+def test_the_hosts_headers_shadow_the_devices() -> None:
+    """Every header that the host has for kernels, and those alone of the library's, are swapped."""
+    library = {path.name for path in (paths.data_dir("templates") / "lib").glob("*.cuh")}
+    host = {path.name for path in (Path(paths.__file__).parent / "emulate" / "host").glob("*.cuh")}
+    assert host == {"qgen_ptx.cuh", "qgen_mma.cuh"} and host < library
+    for name in library - host:
+        text = (paths.data_dir("templates") / "lib" / name).read_text()
+        assert "asm" not in text, f"{name} is compiled by the host as it is"
 
 
 def test_faults_outside_a_launch_still_end_the_process() -> None:

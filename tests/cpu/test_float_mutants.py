@@ -2,40 +2,33 @@
 
 from __future__ import annotations
 
-import re
 from functools import cache
 
 import numpy as np
 import pytest
-from batch_checks import Wrong
 from float_checks import Float, check_arrange
 from float_mutants import FAULT, MUTANTS, Mutant
+from judging import Wrong, damaged, only, with_headers
 
 from qgen import emulate
 from qgen.emit import emit
 from qgen.errors import QgenError
-from qgen.paths import data_dir
 from qgen.plan import ArrangePlan, FloatKsplitPlan, FloatRung, plan_arrange, plan_ksplit_float
 from qgen.spec import load_formats
 
 FORMATS = load_formats()
-INCLUDE = '#include "qgen_float.cuh"\n'
+HEADER = "qgen_float.cuh"
 
 
 @cache
 def planned(format: str, activation: str, columns: int) -> tuple[FloatKsplitPlan, FloatRung | ArrangePlan, str]:
     """The plan, what is broken of it, and its text with qgen_float.cuh written into it and no other kernel."""
     plan = plan_ksplit_float(FORMATS[format], activation)
-    path = data_dir("templates") / "lib" / "qgen_float.cuh"
-    header = path.read_text(encoding="utf-8").replace("#pragma once\n", "")
     if not columns:
         convert = plan_arrange(plan)
-        return plan, convert, emit(convert).text.replace(INCLUDE, header)
+        return plan, convert, with_headers(emit(convert).text, HEADER)
     (rung,) = (r for r in plan.rungs if (r.columns, r.row_tiles) == (columns, 1))
-    head, end = emit(plan).text.rsplit("}  // namespace\n", 1)
-    (kept,) = (m[0] for m in re.finditer(r'extern "C" __global__.*?\n}\n', end, re.DOTALL) if f"{rung.name}(" in m[0])
-    assert head.count(INCLUDE) == 1
-    return plan, rung, f"{head}}}  // namespace\n\n{kept}".replace(INCLUDE, header)
+    return plan, rung, with_headers(only(emit(plan).text, rung.name), HEADER)
 
 
 def judged(mutant: Mutant, text: str) -> None:
@@ -53,10 +46,7 @@ def judged(mutant: Mutant, text: str) -> None:
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.name)
 def test_a_broken_kernel_is_caught(mutant: Mutant) -> None:
-    text = planned(mutant.format, mutant.activation, mutant.columns)[2]
-    for old, new in mutant.edits:
-        assert old in text, f"{old!r} is no longer in the text: bring the mutant up to date"
-        text = text.replace(old, new, 1)
+    text = damaged(planned(mutant.format, mutant.activation, mutant.columns)[2], mutant.edits)
     with pytest.raises((Wrong, QgenError)) as caught:
         judged(mutant, text)
     found = caught.value.check if isinstance(caught.value, Wrong) else FAULT

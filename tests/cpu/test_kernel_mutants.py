@@ -5,9 +5,10 @@ from __future__ import annotations
 import random
 
 import pytest
+from judging import Wrong, damaged, only, with_headers
 from kernel_cases import FORMATS, Kernel, kernels, matvec_of, text_of
-from kernel_checks import Matvec, Wrong, check_quantize, quantize_vectors
-from kernel_mutants import MUTANTS, Mutant, damaged, only, slips, with_header
+from kernel_checks import Matvec, check_quantize, quantize_vectors
+from kernel_mutants import MUTANTS, Mutant, slips
 from made_formats import RUNS, made
 
 from qgen import emit, emulate, plan
@@ -73,7 +74,7 @@ def victim(mutant: Mutant) -> tuple[Format, str, Instance | None]:
         text, instance = quantiser_text(plan.plan_quantize(planned)), None
     else:
         text, instance = text_and_instance(mutant, planned)
-    return format, with_header(text) if mutant.header else text, instance
+    return format, with_headers(text, "qgen_parts.cuh") if mutant.header else text, instance
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=["-".join((m.name.replace(" ", "_"), *m.target)) for m in MUTANTS])

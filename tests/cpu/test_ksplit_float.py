@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from batch_checks import same
 from float_cases import cases, missing_codes, numbers, operands
 from float_checks import Float, arrange, check_arrange, compiled
-from ksplit_cases import DISTINCT, F32, U8, Case
+from judging import F32, U8, same
+from ksplit_cases import DISTINCT, Case
 
 from qgen import contract_float, dispatch
 from qgen.plan import ArrangePlan, FloatKsplitPlan, FloatRung, plan_all, plan_arrange, plan_ksplit_float

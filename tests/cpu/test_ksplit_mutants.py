@@ -2,41 +2,21 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import pytest
-from batch_checks import Wrong
+from judging import Wrong, damaged, only, with_headers
 from ksplit_checks import Ksplit, check_quantise
-from ksplit_mutants import FAULT, MUTANTS, Edit, Mutant
+from ksplit_mutants import FAULT, MUTANTS, Mutant
 
 from qgen import emulate
 from qgen.emit import emit
 from qgen.errors import QgenError
-from qgen.paths import data_dir
 from qgen.plan import plan_ksplit, plan_quantize_fragments
 from qgen.spec import load_formats
 
 FORMATS = load_formats()
-
-
-def _damaged(text: str, edits: tuple[Edit, ...]) -> str:
-    for old, new in edits:
-        assert old in text, f"{old!r} is no longer in the text: bring the mutant up to date"
-        text = text.replace(old, new, 1)
-    return text
-
-
-def _only(text: str, entry: str) -> str:
-    """The file with no other kernel than `entry`, which compiles faster, and qgen_parts.cuh written into it."""
-    head, end = text.rsplit("}  // namespace\n", 1)
-    kernels: Iterator[str] = (m[0] for m in re.finditer(r'extern "C" __global__.*?\n}\n', end, re.DOTALL))
-    (kept,) = (kernel for kernel in kernels if re.search(rf"\b{entry}\(", kernel))
-    header = (data_dir("templates") / "lib" / "qgen_parts.cuh").read_text(encoding="utf-8")
-    include = '#include "qgen_parts.cuh"\n'
-    assert head.count(include) == 1
-    return f"{head}}}  // namespace\n\n{kept}".replace(include, header.replace("#pragma once\n", ""))
 
 
 def _prepared(mutant: Mutant) -> Callable[[], None]:
@@ -45,16 +25,23 @@ def _prepared(mutant: Mutant) -> Callable[[], None]:
     plan = plan_ksplit(format)
     if not mutant.columns:
         convert = plan_quantize_fragments(plan)
-        program = emulate.compile(_damaged(emit(convert).text, mutant.edits), convert.file)
-        x = np.random.default_rng(1).standard_normal((11, 5 * format.block), dtype=np.float32)
-        x.reshape(-1, 32)[::2] = np.abs(x.reshape(-1, 32)[::2])
-        return lambda: check_quantise(program, convert, x)
+        text = with_headers(emit(convert).text, "qgen_quantize.cuh")
+        program = emulate.compile(damaged(text, mutant.edits), convert.file)
+
+        def convert_both() -> None:
+            for blocks in (5, convert.split * convert.layout.bundle + 3):
+                x = np.random.default_rng(1).standard_normal((11, blocks * format.block), dtype=np.float32)
+                x.reshape(-1, 32)[::2] = np.abs(x.reshape(-1, 32)[::2])
+                check_quantise(program, convert, x)
+
+        return convert_both
     (rung,) = (r for r in plan.rungs if r.columns == mutant.columns)
-    text = _only(emit(plan).text, rung.name)
-    judged = Ksplit(format, emulate.compile(_damaged(text, mutant.edits), plan.file), plan, rung)
+    text = with_headers(only(emit(plan).text, rung.name), "qgen_ring.cuh", "qgen_parts.cuh")
+    judged = Ksplit(format, emulate.compile(damaged(text, mutant.edits), plan.file), plan, rung)
 
     def run() -> None:
         judged.check_shapes()
+        judged.check_special()
         judged.check_far_rows()
 
     return run

@@ -45,7 +45,7 @@ extern "C" __global__ void words(const uint32_t* a, const uint32_t* b, uint32_t*
         (uint32_t)qgen_signed_byte<0>(v), (uint32_t)qgen_signed_byte<1>(v), (uint32_t)qgen_signed_byte<2>(v),
         (uint32_t)qgen_signed_byte<3>(v),
         qgen_spread<1>(v), qgen_spread<2>(v), qgen_spread<4>(v),
-        (uint32_t)(qgen_keep(a) == a), 0, 0, 0,
+        (uint32_t)(qgen_keep(a) == a && qgen_keep((int)v) == (int)v), 0, 0, 0,
     };
     for (int i = 0; i < 16; ++i) qgen_store_u32(out + 16 * threadIdx.x + i, r[i]);
 }
@@ -63,8 +63,8 @@ extern "C" __global__ void halving(const float* x, float* y) {
 
 @cache
 def program() -> Program:
-    includes = '#include "qgen_mma.cuh"\n#include "qgen_parts.cuh"\n'
-    return emulate.compile(includes + "".join(_ENTRIES) + _HELPERS, "test_mma")
+    headers = '#include "qgen_mma.cuh"\n#include "qgen_parts.cuh"\n'
+    return emulate.compile(headers + "".join(_ENTRIES) + _HELPERS, "test_mma")
 
 
 # Thread 4g + t of a warp, by PTX's tables of m16n8k16 and m16n8k32 for 8-bit integers.

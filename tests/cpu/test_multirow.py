@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from batch_checks import same
+from judging import same
 from kernel_cases import FORMATS, kernels, program
 from ksplit_cases import DISTINCT, ROWS, missing_codes, numbers, operands
 from multirow_checks import Multirow, compiled

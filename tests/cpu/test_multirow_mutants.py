@@ -5,25 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from batch_checks import Wrong
+from judging import Edit, Wrong, damaged, with_headers
 from multirow_checks import Multirow
-from multirow_mutants import FAULT, MUTANTS, Edit, Mutant
+from multirow_mutants import FAULT, MUTANTS, Mutant
 
 from qgen import emulate
 from qgen.emit import emit
 from qgen.errors import QgenError
-from qgen.paths import data_dir
 from qgen.plan import plan_multirow
 from qgen.spec import load_formats
 
 FORMATS = load_formats()
-
-
-def _damaged(text: str, edits: tuple[Edit, ...]) -> str:
-    for old, new in edits:
-        assert old in text, f"{old!r} is no longer in the text: bring the mutant up to date"
-        text = text.replace(old, new, 1)
-    return text
 
 
 def _judge(mutant: Mutant, edits: tuple[Edit, ...]) -> str | None:
@@ -31,11 +23,7 @@ def _judge(mutant: Mutant, edits: tuple[Edit, ...]) -> str | None:
     plan = plan_multirow(FORMATS[mutant.format])
     (instance,) = (i for i in plan.instances if (i.rows, i.columns) == (mutant.rows, mutant.columns))
     text = emit(replace(plan, instances=(instance,))).text
-    header = (data_dir("templates") / "lib" / "qgen_deal.cuh").read_text(encoding="utf-8")
-    include = '#include "qgen_deal.cuh"\n'
-    assert text.count(include) == 1
-    text = text.replace(include, header.replace("#pragma once\n", ""))
-    program = emulate.compile(_damaged(text, edits), "mutant")
+    program = emulate.compile(damaged(with_headers(text, "qgen_deal.cuh"), edits), "mutant")
     judged = Multirow(FORMATS[mutant.format], program, plan, instance)
     try:
         judged.check_shapes()

@@ -61,16 +61,38 @@ def test_names_are_injective() -> None:
 
 
 @each_ladder
-def test_every_weight_has_one_slot(plan: KsplitPlan) -> None:
-    words = plan.layout.words
-    assert len(words) == 4 and {len(own) for own in words} == {plan.code_words}
-    slots = [element for own in words for word in own for element in word]
-    elements = [element for element in slots if element != plan.block]
-    assert sorted(elements) == list(range(plan.block))
-    assert len(slots) - len(elements) == EMPTY_SLOTS.get(plan.format, 0)
+def test_every_weight_of_a_bundle_has_one_slot(plan: KsplitPlan) -> None:
+    """Block j of a bundle has the places of block 0, `code_words` words further on."""
     layout = plan.layout
-    assert (layout.chunks - 1) * layout.piece_words < plan.code_words <= layout.chunks * layout.piece_words
-    assert layout.piece_words in (2, 4) and 32 * layout.code_bytes == 32 * 32 * 4 * layout.chunks * layout.piece_words
+    assert layout.block == layout.bundle * plan.block and layout.bundle == max(1, 128 // plan.block)
+    assert len(layout.words) == 4 and {len(own) for own in layout.words} == {layout.bundle * plan.code_words}
+    slots = [element for own in layout.words for word in own for element in word]
+    elements = [element for element in slots if element != layout.block]
+    assert sorted(elements) == list(range(layout.block))
+    assert len(slots) - len(elements) == layout.bundle * EMPTY_SLOTS.get(plan.format, 0)
+    for own in layout.words:
+        for number, word in enumerate(own):
+            j, first = number // plan.code_words, own[number % plan.code_words]
+            assert word == tuple(e if e == layout.block else e + j * plan.block for e in first)
+    assert 4 * (layout.chunks - 1) < layout.bundle * plan.code_words <= 4 * layout.chunks
+
+
+@each_ladder
+def test_records_hold_what_the_kernel_reads(plan: KsplitPlan) -> None:
+    """Every part starts where threads can load it by 16 bytes."""
+    layout = plan.layout
+    assert layout.code_bytes == 4 * 8 * 16 * layout.chunks
+    assert layout.starts_at == layout.code_bytes + 32 * layout.scales
+    assert layout.sums_at == layout.starts_at + (64 * layout.units if layout.starts else 0)
+    sums = (256 if layout.packed_sums else 32 * layout.units) if layout.sums else 0
+    assert layout.record_bytes == layout.sums_at + sums
+    assert layout.record_bytes % 16 == layout.starts_at % 16 == layout.sums_at % 16 == 0
+    assert not (layout.starts and layout.packed_sums)
+    for blocks, tokens in ((1, 1), (8, 8), (9, 9), (67, 33)):
+        rounds = -(-blocks // (8 * layout.bundle))
+        assert layout.bundles(blocks) == (blocks if layout.bundle == 1 else 8 * rounds)
+        assert layout.bytes(blocks, tokens) == -(-tokens // 8) * layout.bundles(blocks) * layout.record_bytes
+        assert plan.workspace_bytes(blocks, tokens) == layout.bytes(blocks, tokens)
 
 
 @each_ladder
@@ -84,7 +106,8 @@ def test_every_code_word_is_made_once_and_multiplied_once_in_its_group(plan: Ksp
             words = [word for word in (pair.first, pair.second) if word >= 0]
             assert words and pair.first >= 0
             multiplied += words
-            met = {element for own in plan.layout.words for word in words for element in own[word]} - {plan.block}
+            met = {element for own in plan.layout.words for word in words for element in own[word]}
+            met -= {plan.layout.block}
             assert met and all(element // size == group for element in met)
     assert sorted(multiplied) == list(range(plan.code_words))
 
@@ -92,33 +115,44 @@ def test_every_code_word_is_made_once_and_multiplied_once_in_its_group(plan: Ksp
 @each_ladder
 def test_sums_and_scales_are_of_whole_groups(plan: KsplitPlan) -> None:
     layout = plan.layout
-    assert layout.scales * layout.group == plan.block == plan.units * plan.contract.unit
+    assert layout.scales * layout.group == layout.block == layout.units * plan.contract.unit
+    assert plan.block == plan.units * plan.contract.unit and layout.units == layout.bundle * plan.units
     assert plan.groups % plan.units == 0 and plan.contract.unit % (plan.block // plan.groups) == 0
     scaled = [word for word in plan.scale_words if word is not None]
     assert layout.packed_sums == bool(scaled)
     assert layout.sum_group == (plan.block // plan.groups if scaled else plan.contract.unit)
+    assert layout.starts == (0 if scaled else plan.code_offset)
     for word in scaled:
         assert 4 * word.words == plan.groups <= 16, "an integer scale a group, four to a word"
     if scaled:
+        assert layout.bundle == 1, "packed sums are of one block"
         assert 127 * layout.sum_group <= 127 * 128 + 63, "low and high parts fit int8"
+    # A sum that starts there stays exact, and so does a unit's sum as a float.
+    assert abs(layout.starts) * 127 * plan.contract.unit < 1 << 31 and 127 * layout.sum_group < 1 << 24
 
 
 @each_ladder
 def test_rungs_fit_the_machines(plan: KsplitPlan) -> None:
     assert [rung.columns for rung in plan.rungs] == sorted({rung.columns for rung in plan.rungs})
     for rung in plan.rungs:
-        assert rung.columns == 8 * rung.column_tiles and rung.warps in (8, 16)
-        assert rung.warps * rung.warp_blocks == rung.stage_blocks
-        assert rung.warps * rung.substeps == plan.contract.slices and rung.substeps % rung.warp_blocks == 0
+        assert rung.columns == 8 * rung.column_tiles and rung.warps == plan.split == 8
+        assert rung.rows == ROWS * rung.row_tiles and rung.row_tiles in (1, 2)
+        warp_blocks = rung.warp_bundles * plan.layout.bundle
+        assert rung.warps * warp_blocks == rung.stage_blocks
+        assert rung.warps * rung.substeps == plan.contract.slices and rung.substeps % warp_blocks == 0
         # Wherever a stage starts, its bytes lie in so many pieces.
         stage = rung.stage_blocks * plan.block_bytes
         worst = max((start + stage + 15) // 16 for start in range(0, 16, plan.alignment))
         assert rung.pieces >= worst and rung.slot_bytes >= 16 * rung.pieces and rung.slot_bytes % 16 == 0
-        ring, partial = rung.stages * ROWS * rung.slot_bytes, rung.warps * rung.columns * 20 * 4
+        assert stage % 16 == 0, "stages of whole pieces, or no row is copied in bulk"
+        ring, partial = rung.stages * rung.rows * rung.slot_bytes, rung.warps * rung.columns * (rung.rows + 4) * 4
         # A word at any address looks 4 bytes further; the last row's slot is followed by as much.
-        assert rung.shared_bytes >= ring + partial + 4 and rung.stages >= 2
-        assert rung.shared_bytes <= SHARED_LIMIT == 99 * 1024
+        assert rung.barriers_at == ring + partial and rung.barriers_at % 8 == 0 and rung.stages >= 3
+        assert rung.shared_bytes == rung.barriers_at + 8 * (2 * rung.stages + 2)
+        assert rung.shared_bytes <= SHARED_LIMIT == 227 * 1024
         assert rung.min_ctas * (rung.shared_bytes + 1024) <= 228 * 1024
+        # Two row tiles of 16 rows and 8 columns at most a warp's unit to add up: a result is added once by each.
+        assert rung.row_tiles * rung.column_tiles <= rung.warps
 
 
 @each_ladder
@@ -136,15 +170,18 @@ def test_launches_cover_all_rows_and_tokens(plan: KsplitPlan) -> None:
     convert = plan_quantize_fragments(plan)
     for blocks, tokens in ((1, 1), (5, 8), (17, 9)):
         shape, grid_y = launch_quantize_fragments(convert, blocks, tokens)
-        assert shape.grid * convert.warps >= blocks and grid_y == -(-tokens // 8) * 8
+        assert shape.grid * convert.warps >= plan.layout.bundles(blocks) > (shape.grid - 1) * convert.warps
+        assert grid_y == -(-tokens // 8) * 8
 
 
 @each_ladder
 def test_the_quantiser_writes_its_layout(plan: KsplitPlan) -> None:
     convert = plan_quantize_fragments(plan)
     layout = convert.layout
-    assert layout == plan.layout and len(convert.order) == 4 * layout.chunks * layout.piece_words
+    assert layout == plan.layout and len(convert.order) == 16 * layout.chunks
     assert 32 * convert.values == layout.block and 32 * convert.group_values == layout.group
+    assert convert.weight_block * layout.bundle == layout.block and convert.split == plan.split
+    assert convert.sum_groups * layout.sum_group == layout.block and convert.sum_groups <= 32
     assert isinstance(convert, FragmentQuantizePlan) and convert in PLANS
 
 
