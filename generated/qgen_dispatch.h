@@ -75,9 +75,9 @@ typedef enum qgen_format {
 /* how x reaches the matrix product; a format's own is the one its file names */
 typedef enum qgen_activation {
     QGEN_ACTIVATION_BF16 = 0,
-    QGEN_ACTIVATION_Q8_G256 = 1,
-    QGEN_ACTIVATION_Q8_G32 = 2,
-    QGEN_ACTIVATION_F16 = 3,
+    QGEN_ACTIVATION_F16 = 1,
+    QGEN_ACTIVATION_Q8_G256 = 2,
+    QGEN_ACTIVATION_Q8_G32 = 3,
     QGEN_ACTIVATION_F32 = 4,
     QGEN_ACTIVATION_COUNT = 5
 } qgen_activation;
@@ -208,8 +208,8 @@ int qgen_format_of_gguf(int type);
 int qgen_arch_of_capability(int major, int minor);
 
 /* All kernels and refusals, by number. */
-#define QGEN_KERNELS 234
-#define QGEN_REFUSALS 93
+#define QGEN_KERNELS 354
+#define QGEN_REFUSALS 99
 const qgen_kernel *qgen_kernel_at(int number); /* the stand-in for a number there is not */
 const char *qgen_refusal_code(int number);     /* "" for a number there is not */
 const char *qgen_refusal_reason(int number);

@@ -64,18 +64,26 @@ def has_cuda_interface(operand: object) -> bool:
 
 
 def check_matrix(
-    name: str, array: DeviceArray, *, length: int, what: str, device: int, tokens: int | None = None
+    name: str,
+    array: DeviceArray,
+    *,
+    length: int,
+    what: str,
+    device: int,
+    tokens: int | None = None,
+    dtypes: tuple[str, ...] = ("float32",),
 ) -> int:
-    """That `array` holds float32 vectors of `length` on `device`: shape [T, length], or [length] for T = 1.
+    """That `array` holds vectors of `length` on `device`: shape [T, length], or [length] for T = 1.
 
     Each must be dense, and they must lie apart by a whole number of elements and at least their length.
-    what: how messages name the length ("K" or "N"); tokens: the T it must have, None for any.
+    what: how messages name the length ("K" or "N"); tokens: the T it must have, None for any; dtypes: those allowed.
     Returns T. Raises QgenError (stage "run").
     """
     check_device(name, array, device)
     shapes = f"[{what} = {length}] or [T, {what} = {length}]"
-    if array.dtype != np.float32:
-        raise refusal(name, f"dtype {array.dtype}", "float32", f"convert it: {name}.astype('float32')")
+    if str(array.dtype) not in dtypes:
+        raise refusal(name, f"dtype {array.dtype}", " or ".join(dtypes), f"convert it: {name}.astype('float32')")
+    size = int(array.dtype.itemsize)
     if not array.shape or len(array.shape) > 2 or array.shape[-1] != length:
         raise refusal(name, f"shape {list(array.shape)}", shapes, f"pass vectors with {what} = {length} elements")
     count = array.shape[0] if len(array.shape) == 2 else 1
@@ -88,27 +96,28 @@ def check_matrix(
         )
     if array.size == 0:
         return count
-    if length > 1 and array.strides[-1] != 4:
+    if length > 1 and array.strides[-1] != size:
         raise refusal(
             name,
             f"a stride of {array.strides[-1]} bytes between neighbours of shape {list(array.shape)}",
-            "4 bytes: contiguous data",
+            f"{size} bytes: contiguous data",
             f"copy it: cupy.ascontiguousarray({name})",
         )
-    if count > 1 and (array.strides[0] < 4 * length or array.strides[0] % 4):
+    if count > 1 and (array.strides[0] < size * length or array.strides[0] % size):
         raise refusal(
             name,
             f"a stride of {array.strides[0]} bytes from row to row of shape {list(array.shape)}",
-            f"a multiple of 4, and at least {4 * length} = 4 x {what}: rows that do not overlap",
+            f"a multiple of {size}, and at least {size * length} = {size} x {what}: rows that do not overlap",
             f"copy it: cupy.ascontiguousarray({name})",
         )
-    check_aligned(name, array, 4, "float32 data")
+    check_aligned(name, array, size, f"{array.dtype} data")
     return count
 
 
 def row_stride(array: DeviceArray) -> int:
-    """Elements from one row of a checked float32 matrix to the next; the length of a row where there is only one."""
-    return array.strides[0] // 4 if len(array.shape) == 2 and array.shape[0] > 1 else array.shape[-1]
+    """Elements from one row of a checked matrix to the next; the length of a row where there is only one."""
+    single = len(array.shape) < 2 or array.shape[0] == 1
+    return array.shape[-1] if single else array.strides[0] // int(array.dtype.itemsize)
 
 
 def check_device(name: str, array: DeviceArray, device: int) -> None:

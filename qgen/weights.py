@@ -10,8 +10,9 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from qgen import gguf
+from qgen import gguf, layout
 from qgen.errors import QgenError
 from qgen.gguf import GgufFile, GgufTensor
 from qgen.gguf.types import PLAIN_TYPES
@@ -22,10 +23,11 @@ from qgen.spec import Format, load_formats
 class Weight:
     """A quantised matrix of `rows` (N, output features) by `columns` (K, input features), in native storage.
 
-    row_stride_bytes: from one row to the next
+    row_stride_bytes: from one row to the next; of a format stored in planes, the bytes of a row over all of them
     data:             uint8, C-contiguous, row 0 at its first byte, at least (rows - 1) * row_stride_bytes plus one
-                      row; a NumPy array (mapped or in memory) or anything on a device with
-                      __cuda_array_interface__ or __dlpack__. Device data is checked when a kernel first takes it.
+                      row; planes one after the other, each from a multiple of the format's plane_align, rows filled up
+                      to whole multiples of its k_pad columns. A NumPy array (mapped or in memory) or anything on a
+                      device with __cuda_array_interface__ or __dlpack__, which is checked when a kernel first takes it.
     Raises QgenError (stage "weight") when these do not fit together.
     """
 
@@ -49,24 +51,26 @@ class Weight:
     ) -> Weight:
         """A Weight from a format's name: `Weight.of("Q4_K", data, rows=N, columns=K)`.
 
+        data:             of a format stored in planes, also {plane: uint8 array}, in host memory; they are copied
+                          to one buffer
         row_stride_bytes: left out, rows lie back to back.
         """
         resolved = _format_named(format) if isinstance(format, str) else format
-        packed = resolved.row_bytes + columns // resolved.block * resolved.bytes
+        if isinstance(data, Mapping):
+            data = _joined(resolved, data, rows, columns, name)
         return cls(
             format=resolved,
             rows=rows,
             columns=columns,
-            row_stride_bytes=packed if row_stride_bytes is None else row_stride_bytes,
+            row_stride_bytes=_row_bytes(resolved, columns) if row_stride_bytes is None else row_stride_bytes,
             data=data,
             name=name,
         )
 
     def __post_init__(self) -> None:
-        if self.format.split or self.format.tensor_bytes:
+        if self.format.tensor_bytes:
             raise self._error(
-                found=f"{self.format.name}, stored as "
-                + ("separate planes" if self.format.split else "blocks with metadata behind the last row"),
+                found=f"{self.format.name}, stored as blocks with metadata behind the last row",
                 allowed="a format whose rows are whole blocks",
                 next="only `qgen.codec.decode` takes this format so far",
             )
@@ -87,13 +91,18 @@ class Weight:
             check_bytes(self, self.data)
 
     def _check_stride(self) -> None:
+        if self.format.split and self.row_stride_bytes != self.row_bytes:
+            raise self._error(
+                found=f"a row stride of {self.row_stride_bytes} bytes",
+                allowed=f"{self.row_bytes}: the rows of a plane lie back to back",
+            )
         if self.row_stride_bytes < self.row_bytes:
             raise self._error(
                 found=f"a row stride of {self.row_stride_bytes} bytes",
                 allowed=f"at least {self.row_bytes} = {self.columns} / {self.format.block} x {self.format.bytes}"
                 + (f" + {self.format.row_bytes}" if self.format.row_bytes else ""),
             )
-        if self.row_stride_bytes % self.format.alignment:
+        if not self.format.split and self.row_stride_bytes % self.format.alignment:
             raise self._error(
                 found=f"a row stride of {self.row_stride_bytes} bytes",
                 allowed=f"a multiple of {self.format.alignment}, the alignment that {self.format.name} blocks have",
@@ -102,11 +111,22 @@ class Weight:
     @property
     def row_bytes(self) -> int:
         """Bytes of one row without padding."""
-        return self.format.row_bytes + self.columns // self.format.block * self.format.bytes
+        return _row_bytes(self.format, self.columns)
+
+    @property
+    def planes(self) -> tuple[layout.Span, ...]:
+        """Where each plane lies in the data, and its rows; one for formats stored in blocks, none without rows."""
+        if not self.rows:
+            return ()
+        if self.format.split:
+            return layout.matrix(self.format, rows=self.rows, columns=self.columns).spans
+        return (layout.Span("block", 0, self.row_stride_bytes, self.format.bytes),)
 
     @property
     def nbytes(self) -> int:
         """Bytes from the first row's first byte to the last row's last."""
+        if self.format.split:
+            return layout.matrix(self.format, rows=self.rows, columns=self.columns).total if self.rows else 0
         return (self.rows - 1) * self.row_stride_bytes + self.row_bytes if self.rows else 0
 
     @property
@@ -129,10 +149,48 @@ def check_bytes(weight: Weight, data: Any) -> None:
     if not data.flags.c_contiguous:
         raise refuse(f"data of shape {data.shape} with strides {data.strides}", "C-contiguous data")
     if data.size < weight.nbytes:
-        raise refuse(
-            f"{data.size} bytes of data",
-            f"at least {weight.nbytes} = {weight.rows - 1} x {weight.row_stride_bytes} + {weight.row_bytes}",
-        )
+        sum_of = f"{weight.rows - 1} x {weight.row_stride_bytes} + {weight.row_bytes}"
+        if weight.format.split:
+            sum_of = "the end of the last plane; " + ", ".join(
+                f"{span.plane} at {span.offset}: {weight.rows} x {span.row_stride}" for span in weight.planes
+            )
+        raise refuse(f"{data.size} bytes of data", f"at least {weight.nbytes} = {sum_of}")
+
+
+def _row_bytes(format: Format, columns: int) -> int:
+    """Bytes of one row without padding between rows; of planes, filled up to k_pad columns, all together."""
+    padded = -(-columns // format.k_pad) * format.k_pad if format.split else columns
+    return format.row_bytes + padded // format.block * format.bytes
+
+
+def _joined(format: Format, planes: Mapping[str, Any], rows: int, columns: int, name: str) -> NDArray[np.uint8]:
+    """The planes of a tensor in one buffer, as they lie in a file. Raises QgenError for planes that do not fit."""
+
+    def refuse(found: str, allowed: str) -> QgenError:
+        next = "pass every plane of the tensor as it was stored, uint8, rows filled up"
+        return QgenError(stage="weight", subject=name, found=found, allowed=allowed, next=next)
+
+    wanted = [plane.name for plane in format.planes]
+    if not format.split or sorted(planes) != sorted(wanted):
+        allowed = ", ".join(wanted) if format.split else f"one array: {format.name} is stored in blocks"
+        raise refuse(f"planes {', '.join(planes) or 'none'}", allowed)
+    if rows < 1 or columns < 1:
+        return np.zeros(0, dtype=np.uint8)
+    placed = layout.matrix(format, rows=rows, columns=columns)
+    buffer = np.zeros(placed.total, dtype=np.uint8)
+    for span in placed.spans:
+        plane = planes[span.plane]
+        if not isinstance(plane, np.ndarray) or plane.dtype != np.uint8:
+            kind = f"dtype {plane.dtype}" if isinstance(plane, np.ndarray) else f"a {type(plane).__qualname__}"
+            raise refuse(f"plane {span.plane}: {kind}", "NumPy arrays of uint8")
+        nbytes = rows * span.row_stride
+        if plane.size != nbytes:
+            raise refuse(
+                f"plane {span.plane}: {plane.size} bytes",
+                f"{nbytes} = {rows} rows x {placed.blocks} blocks x {span.block_bytes} bytes",
+            )
+        buffer[span.offset : span.offset + nbytes] = plane.reshape(-1)
+    return buffer
 
 
 def _format_named(name: str) -> Format:

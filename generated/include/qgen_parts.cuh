@@ -119,13 +119,13 @@ __device__ __forceinline__ int qgen_dot4(uint32_t codes, uint32_t x, int sum) {
     return __dp4a((int)codes, (int)x, sum);
 }
 
-// Four neighbouring fields of `width` bits at the bottom of `v` move to the bottom of the four bytes.
-template <int width>
+// Four fields of `width` bits at the bottom of `v`, `apart` (at most 4) bits apart, move to the bottom of the four bytes.
+template <int width, int apart = width>
 __device__ __forceinline__ uint32_t qgen_spread(uint32_t v) {
-    const uint32_t ones = (1u << width) - 1u, pair = (1u << 2 * width) - 1u;
-    v &= (1u << 4 * width) - 1u;
-    v = (v | v << (16 - 2 * width)) & (pair | pair << 16);
-    return (v | v << (8 - width)) & ones * 0x01010101u;
+    const uint32_t ones = (1u << width) - 1u, pair = ones | ones << apart;
+    v &= pair | pair << 2 * apart;
+    v = (v | v << (16 - 2 * apart)) & (pair | pair << 16);
+    return (v | v << (8 - apart)) & ones * 0x01010101u;
 }
 
 // A 4-bit index in every nibble of the low half of `w` becomes four entries of a 16-entry int8 codebook.

@@ -7,10 +7,15 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from qgen import layout
 from qgen.archs import load_archs
-from qgen.dispatch import routed_batch, routed_instance
+from qgen.dispatch import routed_batch, routed_float, routed_instance
 from qgen.errors import QgenError
 from qgen.plan import (
+    CLASSES,
+    ArrangePlan,
+    FloatKsplitPlan,
+    FloatRung,
     FragmentQuantizePlan,
     Instance,
     KsplitPlan,
@@ -61,11 +66,12 @@ class Shape:
 
 @dataclass(frozen=True)
 class Case:
-    """One matrix times `tokens` columns of x."""
+    """One matrix times `tokens` columns of x. activation: "f16", "bf16", or "" for int8 as the format's file says."""
 
     format: Format
     shape: Shape
     tokens: int = 1
+    activation: str = ""
 
     @property
     def blocks(self) -> int:
@@ -73,9 +79,14 @@ class Case:
         return self.shape.columns // self.format.block
 
     @property
+    def placed(self) -> layout.Matrix:
+        """The matrix in bytes; rows lie back to back."""
+        return layout.matrix(self.format, rows=self.shape.rows, columns=self.shape.columns)
+
+    @property
     def row_bytes(self) -> int:
-        """Packed bytes of a row; rows lie back to back."""
-        return self.blocks * self.format.bytes
+        """Packed bytes of a row, over all planes."""
+        return sum(span.row_stride for span in self.placed.spans)
 
     @property
     def weight_bytes(self) -> int:
@@ -83,7 +94,8 @@ class Case:
         return self.shape.rows * self.row_bytes
 
     def __str__(self) -> str:
-        return f"{self.format.name} {self.shape}, T = {self.tokens}"
+        activation = f" x {self.activation}" if self.activation else ""
+        return f"{self.format.name}{activation} {self.shape}, T = {self.tokens}"
 
 
 @dataclass(frozen=True)
@@ -134,7 +146,27 @@ class MultirowCandidate:
         return f"multirow_r{self.instance.rows}"
 
 
-AnyCandidate = Candidate | RungCandidate | MultirowCandidate
+@dataclass(frozen=True)
+class FloatCandidate:
+    """One rung with f16 or bf16 activations that serves a case. `routed`: the one that a call without a wish gets."""
+
+    plan: FloatKsplitPlan
+    quantize: ArrangePlan
+    instance: FloatRung
+    routed: bool
+
+    @property
+    def label(self) -> str:
+        """Columns, row tiles and warps: what differs between the rungs of a ladder."""
+        return f"t{self.instance.columns}_r{self.instance.row_tiles}w{self.instance.warps}"
+
+
+AnyCandidate = Candidate | RungCandidate | MultirowCandidate | FloatCandidate
+
+
+def of_activation(plans: Iterable[Plan], activation: str) -> list[Plan]:
+    """The plans for a class of float activations; for "" those for int8."""
+    return [p for p in plans if (p.layout.activation if p.layout.activation in CLASSES else "") == activation]
 
 
 @dataclass(frozen=True)
@@ -162,7 +194,7 @@ def parse_shape(text: str) -> Shape:
 
 def choose_formats(wanted: Sequence[str], formats: Mapping[str, Format], plans: Iterable[Plan]) -> list[Format]:
     """The formats named (any case), or all that have kernels. Raises QgenError for a name without kernels."""
-    served = {plan.format for plan in plans if isinstance(plan, MatvecPlan)}
+    served = {plan.format for plan in plans if isinstance(plan, MatvecPlan | FloatKsplitPlan)}
     if not wanted:
         return [format for name, format in formats.items() if name in served]
     chosen = []
@@ -182,7 +214,7 @@ def choose_formats(wanted: Sequence[str], formats: Mapping[str, Format], plans: 
 
 
 def cases(
-    formats: Iterable[Format], shapes: Sequence[Shape], tokens: Sequence[int] = (1,)
+    formats: Iterable[Format], shapes: Sequence[Shape], tokens: Sequence[int] = (1,), activation: str = ""
 ) -> tuple[list[Case], list[Skipped]]:
     """Every format at every shape and token count, format by format; those whose block does not divide K are named."""
     found: list[Case] = []
@@ -194,7 +226,7 @@ def cases(
                 reason = f"K = {shape.columns} = {quotient} x {format.block} + {rest}: not whole blocks"
                 skipped.append(Skipped(f"{format.name} {shape}", reason))
             else:
-                found += [Case(format, shape, count) for count in tokens]
+                found += [Case(format, shape, count, activation) for count in tokens]
     return found, skipped
 
 
@@ -203,10 +235,12 @@ def candidates(case: Case, plans: Iterable[Plan], *, every: bool, arch: str) -> 
 
     Raises QgenError when no plan takes the case.
     """
-    own = [plan for plan in plans if plan.format == case.format.name]
+    own = of_activation((plan for plan in plans if plan.format == case.format.name), case.activation)
     quantizers = {plan.layout.name: plan for plan in own if isinstance(plan, QuantizePlan)}
     found: list[AnyCandidate] = []
-    if case.tokens > 1:
+    if case.activation:
+        found += [c for c in _float_rungs(case, own, arch) if every or c.routed]
+    elif case.tokens > 1:
         batch = routed_batch(case.format, case.shape.rows, case.shape.columns, case.tokens, arch)
         found += [c for c in _rungs(own, arch, batch) if every or c.routed]
         found += [c for c in _multirows(own, (batch,), batch)]
@@ -236,7 +270,21 @@ def ladder_candidates(case: Case, plans: Sequence[Plan], *, arch: str) -> list[A
     """
     own = [plan for plan in plans if plan.format == case.format.name]
     found = candidates(case, own, every=True, arch=arch)
-    return found if case.tokens > 1 else [*(c for c in found if c.routed), *_rungs(own, arch, None)]
+    return found if case.tokens > 1 or case.activation else [*(c for c in found if c.routed), *_rungs(own, arch, None)]
+
+
+def _float_rungs(case: Case, plans: Sequence[Plan], arch: str) -> list[FloatCandidate]:
+    """Every rung that fits the architecture. Raises QgenError where the dispatch refuses the case."""
+    shape = case.shape
+    routed = routed_float(case.format, case.activation, shape.rows, shape.columns, case.tokens, arch)
+    arrange = {plan.layout.name: plan for plan in plans if isinstance(plan, ArrangePlan)}
+    return [
+        FloatCandidate(plan, arrange[plan.layout.name], rung, rung.name == routed.name)
+        for plan in plans
+        if isinstance(plan, FloatKsplitPlan)
+        for rung in plan.rungs
+        if rung.shared_bytes <= load_archs()[arch].shared_per_block_optin
+    ]
 
 
 def multirow_candidates(case: Case, plans: Sequence[Plan], *, arch: str) -> list[AnyCandidate]:

@@ -6,13 +6,21 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from qgen.bench.cases import AnyCandidate, Case, cases, choose_formats, ladder_candidates, parse_shape
+from qgen.bench.cases import (
+    AnyCandidate,
+    Case,
+    cases,
+    choose_formats,
+    ladder_candidates,
+    of_activation,
+    parse_shape,
+)
 from qgen.bench.machine import Machine
 from qgen.bench.records import Report
 from qgen.bench.session import opened
 from qgen.bench.sweep import Run, run_sweeps
 from qgen.errors import QgenError
-from qgen.plan import MAX_TOKENS, KsplitPlan, plan_all
+from qgen.plan import CLASSES, MAX_TOKENS, FloatKsplitPlan, KsplitPlan, plan_all
 from qgen.spec import load_formats
 
 SHAPES = ("14336x4096",)
@@ -23,16 +31,28 @@ _SWEEP = re.compile(r"(\d+)(?::(\d+)(?::(\d+))?)?")
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What to run. Empty formats or shapes: those that the run has by itself; sweep: see `parse_sweep`."""
+    """What to run. Empty formats or shapes: those that the run has by itself; sweep: see `parse_sweep`.
+
+    activation: "f16", "bf16", or "" for int8 as each format's file says
+    """
 
     formats: Sequence[str] = ()
     shapes: Sequence[str] = ()
     sweep: str = SWEEP
     passes: int = PASSES
+    activation: str = ""
     label: str = ""
     command: str = ""
 
     def __post_init__(self) -> None:
+        if self.activation and self.activation not in CLASSES:
+            raise QgenError(
+                stage="bench",
+                subject="--activation",
+                found=repr(self.activation),
+                allowed=", ".join(CLASSES),
+                next="leave it out for the int8 activation that each format names",
+            )
         if self.passes < 1:
             raise QgenError(
                 stage="bench",
@@ -72,11 +92,11 @@ def bench_ladder(options: Options, machine: Machine, *, show_progress: bool = Tr
     """
     sweep = parse_sweep(options.sweep)
     formats = load_formats()
-    plans, _ = plan_all(formats)
-    ladders = [plan for plan in plans if isinstance(plan, KsplitPlan)]
+    plans = of_activation(plan_all(formats)[0], options.activation)
+    ladders = [plan for plan in plans if isinstance(plan, KsplitPlan | FloatKsplitPlan)]
     chosen = choose_formats(options.formats or [plan.format for plan in ladders], formats, plans)
     shapes = [parse_shape(text) for text in options.shapes or SHAPES]
-    todo, skipped = cases(chosen, shapes, (sweep[-1],))
+    todo, skipped = cases(chosen, shapes, (sweep[-1],), options.activation)
 
     def choose(case: Case) -> list[AnyCandidate]:
         return ladder_candidates(case, plans, arch=machine.facts.arch)

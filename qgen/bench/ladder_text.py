@@ -26,8 +26,8 @@ def table(report: Report) -> str:
 def markdown(report: Report, plots: Sequence[str] = (), *, title: str = "qgen bench ladder") -> str:
     """The report to keep under docs/benchmarks. plots: file names beside it."""
     checked = (
-        "every result is equal, bit for bit, to single-column results of this run, "
-        "whose sampled rows are the contract's bits"
+        "every result is equal, bit for bit, to single-column results of this run, whose sampled rows are the "
+        "contract's bits, or with f16 and bf16 activations lie within its bound"
     )
     lines = [f"# {title}", "", *conditions_lines(report, checked), ""]
     lines += [f"![{name.removesuffix('.png').replace('_', ' ')}]({name})" for name in plots] + [""] * bool(plots)
@@ -67,7 +67,7 @@ def kernels(own: Sequence[Row]) -> dict[str, list[Row]]:
 def _title(own: Sequence[Row]) -> str:
     first = own[0]
     floor = f", read floor {number(first.read_floor.us.median)} us" if first.read_floor else ""
-    return f"{first.format}, {first.shape.replace('x', ' x ')}, {first.weight_bytes / 1e6:.1f} MB{floor}"
+    return f"{first.operands}, {first.shape.replace('x', ' x ')}, {first.weight_bytes / 1e6:.1f} MB{floor}"
 
 
 def _head(own: Sequence[Row]) -> tuple[str, ...]:

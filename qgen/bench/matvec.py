@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from qgen import codec, contract, emit, plan
-from qgen.bench.cases import AnyCandidate, Candidate, Case, MultirowCandidate, RungCandidate
+from qgen import codec, contract, contract_float, emit, plan
+from qgen.bench.cases import AnyCandidate, Candidate, Case, FloatCandidate, MultirowCandidate, RungCandidate
 from qgen.bench.machine import Grid, Machine
 from qgen.bench.protocol import Rotation
 from qgen.spec import Format
@@ -25,11 +25,25 @@ SEED = 20240229
 F32 = NDArray[np.float32]
 
 
-def pattern(format: Format) -> NDArray[np.uint8]:
-    """uint8[PATTERN_BLOCKS, bytes]: random blocks in which every code occurs."""
-    blocks = codec.random_blocks(format, PATTERN_BLOCKS, SEED)
-    assert isinstance(blocks, np.ndarray)
-    return blocks
+# uint8[PATTERN_BLOCKS, bytes] by plane; of formats stored in blocks there is one, called "block".
+Pattern = dict[str, NDArray[np.uint8]]
+
+
+def pattern(format: Format) -> Pattern:
+    """Random blocks in which every code occurs."""
+    if format.split:
+        return codec.random_planes(format, PATTERN_BLOCKS, SEED)
+    return {"block": codec.random_blocks(format, PATTERN_BLOCKS, SEED)}
+
+
+def fill(machine: Machine, buffer: Any, case: Case, turn: Rotation, blocks: Pattern) -> None:
+    """Fill all copies of the case's weights in `buffer` with the pattern, plane by plane."""
+    if not case.format.split:
+        machine.repeat(buffer, blocks["block"])
+        return
+    for copy in range(turn.copies):
+        for span in case.placed.spans:  # each is cut off by what comes behind it
+            machine.repeat(machine.at(buffer, turn.offset(copy) + span.offset), blocks[span.plane])
 
 
 @cache
@@ -44,7 +58,7 @@ class Operands:
     A case of fewer tokens has the first of those of a case of more.
     """
 
-    def __init__(self, machine: Machine, case: Case, buffer: Any, turn: Rotation, blocks: NDArray[np.uint8]) -> None:
+    def __init__(self, machine: Machine, case: Case, buffer: Any, turn: Rotation, blocks: Pattern) -> None:
         self.machine, self.case, self.buffer, self.turn, self.pattern = machine, case, buffer, turn, blocks
         rng = np.random.default_rng((SEED, case.shape.rows, case.shape.columns))
         inner = rng.integers(0, case.shape.rows, SAMPLE)
@@ -54,7 +68,7 @@ class Operands:
         self.sample = np.unique(np.concatenate([[0, case.shape.rows - 1], inner])[:SAMPLE])
         self._activations: dict[str, Any] = {}
 
-    def activation(self, chosen: plan.MatvecPlan | plan.MultirowPlan | plan.KsplitPlan) -> Any:
+    def activation(self, chosen: plan.MatvecPlan | plan.MultirowPlan | plan.KsplitPlan | plan.FloatKsplitPlan) -> Any:
         """Scratch for the quantised x, shared by the plans of one layout."""
         if chosen.layout.name not in self._activations:
             if isinstance(chosen, plan.MatvecPlan):
@@ -64,11 +78,33 @@ class Operands:
             self._activations[chosen.layout.name] = self.machine.put(np.zeros(nbytes, dtype=np.uint8))
         return self._activations[chosen.layout.name]
 
+    def sampled(self) -> Pattern:
+        """The packed rows of `sample`, by plane: uint8[sample, blocks, bytes]."""
+        count = self.case.placed.blocks
+        places = (self.sample[:, None] * count + np.arange(self.case.blocks)) % PATTERN_BLOCKS
+        return {name: part[places] for name, part in self.pattern.items()}
+
     def wanted(self) -> F32:
-        """float32[tokens, sample]: what the contract says for the rows of `sample`."""
-        count = self.case.blocks
-        rows = np.stack([self.pattern[(int(r) * count + np.arange(count)) % len(self.pattern)] for r in self.sample])
+        """float32[tokens, sample]: what the contract of int8 says for the rows of `sample`."""
+        rows = self.sampled()["block"]
         return np.stack([contract.mul_mat(self.case.format, rows, x) for x in self.host_x])
+
+    def judge(self, y: F32) -> str:
+        """What is wrong with results float32[tokens, sample]; "" for nothing.
+
+        int8 must have the contract's bits; f16 and bf16 lie within its bound, for inside an instruction the hardware
+        rounds as it likes.
+        """
+        if not self.case.activation:
+            return difference(y, self.wanted(), self.sample)
+        rows = self.sampled()
+        for token, x in enumerate(self.host_x):
+            packed = rows if self.case.format.split else rows["block"]
+            exact, bound = contract_float.reference(self.case.format, packed, x, self.case.activation)
+            for row in np.flatnonzero(~(np.abs(y[token] - exact) <= bound)):
+                found = f"{y[token, row]:.9g}, {bound[row]:.3g} around {exact[row]:.9g} are allowed"
+                return f"row {self.sample[row]} of token {token} is {found}"
+        return ""
 
 
 class Runnable:
@@ -193,8 +229,52 @@ class RungRunnable(Runnable):
         self._multiply_tokens(i, chained)
 
 
+class FloatRunnable(Runnable):
+    """The two launches of a rung with f16 or bf16 activations: x from float32, all tokens of the case at once."""
+
+    def __init__(self, operands: Operands, candidate: FloatCandidate) -> None:
+        """Loads both kernels. Raises QgenError when one does not compile or load."""
+        self._operands = operands
+        machine, case = operands.machine, operands.case
+        ladder, arrange, rung = candidate.plan, candidate.quantize, candidate.instance
+        first, columns = plan.launch_arrange(arrange, case.blocks, case.tokens)
+        self._quantize = machine.kernel(
+            arrange.file, text(arrange), arrange.name, threads=first.block, shared=first.shared
+        )
+        self._matmul = machine.kernel(
+            ladder.file, text(ladder), rung.name, threads=32 * rung.warps, shared=rung.shared_bytes
+        )
+        self.resident = self._matmul.resident
+        second, tiles = plan.launch_ksplit_float(
+            rung, case.shape.rows, case.tokens, machine.facts.multiprocessors, self.resident
+        )
+        self.grids = (first.grid, columns), (second.grid, tiles)
+        self._activation = operands.activation(ladder)
+        self._spans = case.placed.spans
+
+    def quantise(self, _: int, *, chained: bool = False) -> None:
+        """x to the class, in fragment order. chained: it may begin before the kernel in front of it has ended."""
+        o = self._operands
+        sizes = np.int64(o.case.shape.columns), np.int32(4), np.int32(o.case.blocks), np.int32(o.case.tokens)
+        o.machine.launch(self._quantize, self.grids[0], (o.x, *sizes, self._activation), chained=chained)
+
+    def multiply(self, i: int, *, chained: bool = False) -> None:
+        """The product with the weights of copy i. chained: as for `quantise`."""
+        o = self._operands
+        planes = (
+            argument
+            for span in self._spans
+            for argument in (o.machine.at(o.buffer, o.turn.offset(i) + span.offset), np.int64(span.row_stride))
+        )
+        sizes = np.int32(o.case.shape.rows), np.int32(o.case.blocks), np.int32(o.case.tokens)
+        args = (*planes, *sizes, self._activation, o.y, np.int64(o.case.shape.rows))
+        o.machine.launch(self._matmul, self.grids[1], args, chained=chained)
+
+
 def make(operands: Operands, candidate: AnyCandidate) -> Runnable:
     """The candidate, loaded. Raises QgenError when one of its kernels does not compile or load."""
+    if isinstance(candidate, FloatCandidate):
+        return FloatRunnable(operands, candidate)
     if isinstance(candidate, RungCandidate):
         return RungRunnable(operands, candidate)
     if isinstance(candidate, MultirowCandidate):

@@ -12,6 +12,7 @@ from qgen.bench.cases import (
     cases,
     choose_formats,
     multirow_candidates,
+    of_activation,
     parse_shape,
 )
 from qgen.bench.ladder import SHAPES, Options, parse_sweep
@@ -33,7 +34,7 @@ def bench_multirow(options: Options, machine: Machine, *, show_progress: bool = 
     """
     sweep = parse_sweep(options.sweep)
     formats = load_formats()
-    plans, _ = plan_all(formats)
+    plans = of_activation(plan_all(formats)[0], "")
     todo, skipped = _todo(options, formats, plans, sweep[-1])
 
     def choose(case: Case) -> list[AnyCandidate]:

@@ -54,7 +54,8 @@ def write_ladder(report: Report, folder: Path, *, name: str = "ladder") -> list[
     names = []
     for own in timed:
         figure = _ladder_plot(pyplot, own)
-        names.append(f"{name}_{own[0].format.lower()}_{own[0].shape}.png")
+        operands = own[0].operands.lower().replace(" x ", "_")
+        names.append(f"{name}_{operands}_{own[0].shape}.png")
         figure.savefig(folder / names[-1], dpi=110, bbox_inches="tight")
         pyplot.close(figure)
     return names
@@ -82,7 +83,7 @@ def _ladder_plot(pyplot: Any, own: Sequence[Row]) -> Any:
     for marker, (name, points) in zip("ovs^D*", peers.items(), strict=False):
         axes.plot(*zip(*points, strict=True), marker, color="gray", markersize=5, label=name)
     first = own[0]
-    axes.set(xlabel="tokens", ylabel="us a call, quantisation included", title=f"{first.format}, {first.shape}")
+    axes.set(xlabel="tokens", ylabel="us a call, quantisation included", title=f"{first.operands}, {first.shape}")
     axes.set_ylim(bottom=0)
     axes.grid(alpha=0.3)
     axes.legend(fontsize=7)

@@ -117,7 +117,7 @@ def emulated(case: Case, candidate: Candidate) -> Emulated:
     """Count the weight reads of the kernel's text on the first rows of the matrix. Raises QgenError without g++."""
     matvec, instance = candidate.plan, candidate.instance
     rows = min(case.shape.rows, SAMPLE_WARPS * matvec.warps * instance.warp_rows)
-    blocks = pattern(case.format)
+    blocks = pattern(case.format)["block"]
     weight = blocks[np.arange(rows * case.blocks) % len(blocks)].reshape(rows, case.row_bytes)
     program = emulate.compile(emit.emit(matvec).text, matvec.file)
     launch = plan.launch(matvec, instance, rows, multiprocessors=1, ctas_per_multiprocessor=1)

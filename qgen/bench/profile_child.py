@@ -30,7 +30,7 @@ def launch(entry: str, shape: str, machine: Machine) -> None:
     case = Case(formats[owner.format], parse_shape(shape))
     buffer = machine.filled(case.weight_bytes)
     blocks = pattern(case.format)
-    machine.repeat(buffer, blocks)
+    machine.repeat(buffer, blocks["block"])
     operands = Operands(machine, case, buffer, Rotation(stride=case.weight_bytes, copies=1, launches=1), blocks)
     chosen = next(c for c in candidates(case, plans, every=True, arch=machine.facts.arch) if c.instance.name == entry)
     y = make(operands, chosen).result()

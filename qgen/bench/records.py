@@ -28,6 +28,7 @@ class Times:
 class Row:
     """One kernel on one case. `problem`: why there are no times ("" where there are).
 
+    activation: "f16" or "bf16"; "" for int8 as the format's file says
     read_floor, chain_floor: of the same bytes, in the same rounds; None where they could not be taken
     """
 
@@ -45,11 +46,17 @@ class Row:
     bits_per_weight: float
     weight_bytes: int
     grid_y: int = 1
+    activation: str = ""
     problem: str = ""
     times: Times | None = None
     read_floor: Floor | None = None
     chain_floor: Floor | None = None
     peers: tuple[Figure, ...] = ()
+
+    @property
+    def operands(self) -> str:
+        """The format, and the activation where it is not the format's own int8."""
+        return self.format + (f" x {self.activation}" if self.activation else "")
 
     @property
     def shape(self) -> str:

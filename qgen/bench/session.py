@@ -20,11 +20,12 @@ from qgen.bench.cases import (
     candidates,
     cases,
     choose_formats,
+    of_activation,
     parse_shape,
 )
 from qgen.bench.conditions import Conditions, State, now, other_processes, read_state, revision, software
 from qgen.bench.machine import Machine
-from qgen.bench.matvec import Operands, Runnable, difference, make, pattern
+from qgen.bench.matvec import Operands, Runnable, difference, fill, make, pattern
 from qgen.bench.protocol import SPREAD_ALLOWED, measure, rotation
 from qgen.bench.records import Report, Row, Times
 from qgen.errors import QgenError
@@ -73,7 +74,7 @@ def bench(options: Options, machine: Machine, *, show_progress: bool = True) -> 
     report then holds what came before it. Raises QgenError for options that do not fit, and for whatever keeps the
     run from beginning.
     """
-    plans, refused = plan_all(load_formats())
+    plans = of_activation(plan_all(load_formats())[0], "")
     wanted = options.formats or (QUICK_FORMATS if options.quick else ())
     chosen = choose_formats(wanted, load_formats(), plans)
     shapes = [parse_shape(s) for s in options.shapes or (QUICK_SHAPES if options.quick else SHAPES)]
@@ -177,7 +178,7 @@ def _measure_cases(
             try:
                 if case.format.name != filled:
                     blocks = pattern(case.format)
-                    machine.repeat(buffer, blocks)
+                    fill(machine, buffer, case, turns[case], blocks)
                     filled = case.format.name
                 if number == 0:
                     rulers.check(buffer, min(floors.CHECKED, total))
@@ -231,6 +232,7 @@ def make_row(case: Case, candidate: AnyCandidate, runnable: Runnable, problem: s
     grid = runnable.grids[1]
     return Row(
         format=case.format.name,
+        activation=case.activation,
         rows=case.shape.rows,
         columns=case.shape.columns,
         tokens=case.tokens,

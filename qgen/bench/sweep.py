@@ -14,7 +14,7 @@ import numpy as np
 from qgen.bench import floors, peers
 from qgen.bench.cases import AnyCandidate, Case, candidates
 from qgen.bench.machine import Machine
-from qgen.bench.matvec import F32, Operands, Runnable, difference, make, pattern, text
+from qgen.bench.matvec import F32, Operands, Runnable, difference, fill, make, pattern, text
 from qgen.bench.protocol import Rotation, measure, rotation
 from qgen.bench.records import Report, Row, Times
 from qgen.bench.session import beside_peers, close, loaded_state, make_row
@@ -57,14 +57,14 @@ def run_sweeps(run: Run, machine: Machine, plans: Sequence[Plan], report: Report
     machine.compile({floors.FILE: floors.text(), **_texts(run, machine, plans)})
     table = peers.load()
     report.peers_device = table.device
-    turns = {case: rotation(case.weight_bytes, case.format.bytes, machine.facts.l2_bytes) for case in run.todo}
+    turns = {case: rotation(case.placed.total, _unit(case), machine.facts.l2_bytes) for case in run.todo}
     buffer = machine.filled(max(turn.nbytes for turn in turns.values()))
     rulers = floors.Rulers(machine)
     report.no_chain = rulers.no_chain
     with progress(run.title, len(run.todo), show=show_progress) as step:
         for number, case in enumerate(run.todo):
             try:
-                machine.repeat(buffer, pattern(case.format))
+                fill(machine, buffer, case, turns[case], pattern(case.format))
                 if number == 0:
                     rulers.check(buffer, min(floors.CHECKED, max(turn.nbytes for turn in turns.values())))
                 one = Sweep(machine, case, buffer, turns[case], run, plans)
@@ -77,6 +77,11 @@ def run_sweeps(run: Run, machine: Machine, plans: Sequence[Plan], report: Report
                 break
             step()
     close(report)
+
+
+def _unit(case: Case) -> int:
+    """Copies begin on whole blocks, so that a repeating pattern fills all alike; planes are filled one by one."""
+    return 1 if case.format.split else case.format.bytes
 
 
 def _texts(run: Run, machine: Machine, plans: Sequence[Plan]) -> dict[str, str]:
@@ -116,8 +121,7 @@ class Sweep:
         for token, x in enumerate(self.widest.host_x):
             operands.x = self.machine.put(x[None])
             results[token] = runnable.result()[0]
-        sample = self.widest.sample
-        return results, difference(results[:, sample], self.widest.wanted(), sample)
+        return results, self.widest.judge(results[:, self.widest.sample])
 
     def measure(self, rulers: floors.Rulers) -> tuple[list[Row], Any]:
         """The rows, token count by token count, and a graph that keeps the device at work."""

@@ -51,7 +51,7 @@ def add(verbs: Any) -> None:
     form.add_argument("--csv", action="store_true", help="print CSV instead of the table")
     verb.set_defaults(run=run)
     kinds = verb.add_subparsers(dest="what", metavar="", title="or, instead", required=False)
-    _add_sweep(
+    ladder = _add_sweep(
         kinds,
         "ladder",
         "sweep token counts: every rung beside the kernel that a call gets",
@@ -60,6 +60,9 @@ def add(verbs: Any) -> None:
         shapes="14336x4096",
         sweep="1:32:1",
         run=run_ladder,
+    )
+    ladder.add_argument(
+        "--activation", default="", metavar="CLASS", help="f16 or bf16 (default: int8, as the format's file says)"
     )
     _add_sweep(
         kinds,
@@ -74,8 +77,10 @@ def add(verbs: Any) -> None:
     )
 
 
-def _add_sweep(kinds: Any, name: str, help: str, what: str, *, formats: str, shapes: str, sweep: str, run: Run) -> None:
-    kind = kinds.add_parser(
+def _add_sweep(
+    kinds: Any, name: str, help: str, what: str, *, formats: str, shapes: str, sweep: str, run: Run
+) -> argparse.ArgumentParser:
+    kind: argparse.ArgumentParser = kinds.add_parser(
         name,
         help=help,
         description=f"Times a call for every token count of the sweep, {what}; on cold weights, activation "
@@ -102,7 +107,8 @@ def _add_sweep(kinds: Any, name: str, help: str, what: str, *, formats: str, sha
     form = kind.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print everything for programs instead of the table")
     form.add_argument("--csv", action="store_true", help="print CSV instead of the table")
-    kind.set_defaults(run=run)
+    kind.set_defaults(run=run, activation="")
+    return kind
 
 
 def run(args: argparse.Namespace) -> int:
@@ -170,6 +176,7 @@ def _run_sweep(args: argparse.Namespace, name: str, bench: Callable[[Options, Ma
         shapes=[*args.shape, *([f"{args.n}x{args.k}"] if args.n is not None else [])],
         sweep=args.sweep,
         passes=args.repeat,
+        activation=args.activation,
         label=args.label,
         command=shlex.join(["qgen", *sys.argv[1:]]),
     )

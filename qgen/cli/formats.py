@@ -8,7 +8,7 @@ from typing import Any
 
 from qgen.cli import emit_json
 from qgen.errors import QgenError
-from qgen.plan import KsplitPlan, MatvecPlan, MultirowPlan, Plan, entries, plan_all
+from qgen.plan import FloatKsplitPlan, KsplitPlan, MatvecPlan, MultirowPlan, Plan, entries, plan_all
 from qgen.spec import Format, load_format, load_formats
 
 
@@ -33,24 +33,13 @@ def run(args: argparse.Namespace) -> int:
     else:
         formats = load_formats()
     plans, refused = plan_all(formats)
-    kernels = {p.format: p for p in plans if isinstance(p, MatvecPlan)}
-    batches: dict[str, list[Plan]] = {}
-    for plan in plans:
-        if isinstance(plan, MultirowPlan | KsplitPlan):
-            batches.setdefault(plan.format, []).append(plan)
+    own = {name: [p for p in plans if p.format == name] for name in formats}
     if args.json:
-        rows = (
-            _row(f, kernels.get(name), batches.get(name, []), refused.get(name)) for name, f in sorted(formats.items())
-        )
-        emit_json(list(rows))
+        emit_json([_row(f, own[name], refused.get(name)) for name, f in sorted(formats.items())])
         return 0
     print(f"{'format':12} {'id':>4} {'block':>6} {'bytes':>6} {'bpw':>7} {'align':>5}  {'activation':10} kernels")
     for name, format in sorted(formats.items()):
-        if name not in kernels:
-            made = f"none: {refused[name].found}"
-        else:
-            made = f"mul_mat T=1: {len(kernels[name].instances)}"
-            made += "".join(f", {p.family}: {len(entries(p))}" for p in batches.get(name, []))
+        made = "; ".join(_counts(own[name])) or f"none: {refused[name].found}"
         number = "-" if format.id is None else str(format.id)
         print(
             f"{name:12} {number:>4} {format.block:>6} {format.bytes:>6} {format.bits_per_weight:>7.4f} "
@@ -59,7 +48,18 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _row(format: Format, plan: MatvecPlan | None, batches: list[Plan], refusal: QgenError | None) -> dict[str, Any]:
+def _counts(plans: list[Plan]) -> list[str]:
+    """How many mul_mat kernels there are for what: the activation a format names first."""
+    integer = []
+    for plan in plans:
+        if isinstance(plan, MatvecPlan | MultirowPlan | KsplitPlan):
+            integer.append(f"{'mul_mat T=1' if isinstance(plan, MatvecPlan) else plan.family}: {len(entries(plan))}")
+    floats = [f"{p.layout.activation}: {len(p.rungs)}" for p in plans if isinstance(p, FloatKsplitPlan)]
+    return [", ".join(integer)] * bool(integer) + floats
+
+
+def _row(format: Format, plans: list[Plan], refusal: QgenError | None) -> dict[str, Any]:
+    multiply = (p for p in plans if isinstance(p, MatvecPlan | MultirowPlan | KsplitPlan | FloatKsplitPlan))
     return {
         "name": format.name,
         "id": format.id,
@@ -68,10 +68,7 @@ def _row(format: Format, plan: MatvecPlan | None, batches: list[Plan], refusal: 
         "bits_per_weight": format.bits_per_weight,
         "alignment": format.alignment,
         "activation": format.activation,
-        "kernels": [
-            *(instance.name for instance in (plan.instances if plan else ())),
-            *(name for batch in batches for name in entries(batch)),
-        ],
+        "kernels": [name for plan in multiply for name in entries(plan)],
         "refused": refusal.found if refusal else None,
         "doc": format.doc,
     }

@@ -10,7 +10,19 @@ from typing import Any
 from qgen import generate
 from qgen.cli import emit_json
 from qgen.errors import QgenError
-from qgen.plan import ActivationLayout, FragmentLayout, KsplitPlan, MatvecPlan, MultirowPlan, Plan, entries
+from qgen.plan import (
+    ActivationLayout,
+    Contract,
+    FloatContract,
+    FloatFragments,
+    FloatKsplitPlan,
+    FragmentLayout,
+    KsplitPlan,
+    MatvecPlan,
+    MultirowPlan,
+    Plan,
+    entries,
+)
 from qgen.spec import load_formats
 
 
@@ -36,14 +48,14 @@ def run(args: argparse.Namespace) -> int:
     if format_name in made.refused:
         raise made.refused[format_name]
     if format_name in formats:
-        matches = [p for p in made.plans if p.format == format_name and isinstance(p, MatvecPlan)]
-        plan: Plan = matches[0]
-        batch = [p for p in made.plans if p.format == format_name and isinstance(p, KsplitPlan | MultirowPlan)]
+        multiply = MatvecPlan | MultirowPlan | KsplitPlan | FloatKsplitPlan
+        plan: Plan
+        plan, *others = [p for p in made.plans if p.format == format_name and isinstance(p, multiply)]
         text = made.source_of(plan.file)[1].text
     else:
         try:
             plan, source = made.source_of(args.name)
-            batch = []
+            others = []
             text = source.text
         except QgenError as error:
             near = difflib.get_close_matches(format_name, formats, n=1)
@@ -64,42 +76,58 @@ def run(args: argparse.Namespace) -> int:
         f"aligned to {format.alignment}; value = {format.value}"
     )
     for field in format.fields:
-        places = [f"{p.width} bits at bit {p.bit}" for p in field.parts] + [
+        places = [f"{p.width} bits at bit {p.bit}{f' of {p.plane}' if format.split else ''}" for p in field.parts] + [
             f"digits from {s.digit}" for s in field.segments
         ]
         print(f"  field   {field.name}: {field.entries} x {field.type or field.kind}, {'; '.join(places)}")
-    _print_layout(plan.layout)
-    if isinstance(plan, MatvecPlan | MultirowPlan | KsplitPlan):
-        c = plan.contract
-        print(f"contract  {c.name}: units of {c.unit}, {c.slices} slices by block, halving tree; {', '.join(c.terms)}")
-        print(
-            f"plan      {plan.op}, family {plan.family}, {plan.storage} storage; "
-            f"largest integer sum {plan.largest_sum}; read factor {plan.read_factor:.2f}"
-        )
-        _print_variants(plan)
-    else:
-        print(f"plan      {plan.op}, family {plan.family}\n  kernel  {plan.name}")
-    print(f"file      generated/{plan.family}/{plan.file}.cu")
-    for other in batch:
+    _print_plan(plan)
+    for other in others:
         archs = sorted(frozenset[str]().union(*(made.archs[name] for name in entries(other))))
-        print(f"\nmore than one token: family {other.family}, contract {other.contract.name}, on {', '.join(archs)}")
-        _print_layout(other.layout)
-        _print_variants(other)
-        print(f"file      generated/{other.family}/{other.file}.cu")
+        print(f"\non {', '.join(archs)}")
+        _print_plan(other)
     if args.text:
         print("\n" + text, end="")
     return 0
 
 
-def _print_layout(layout: ActivationLayout | FragmentLayout) -> None:
-    if isinstance(layout, FragmentLayout):
+def _print_plan(plan: Plan) -> None:
+    _print_layout(plan.layout)
+    if isinstance(plan, MatvecPlan | MultirowPlan | KsplitPlan | FloatKsplitPlan):
+        print(f"contract  {_contract(plan.contract)}; {', '.join(plan.contract.terms)}")
+        exact = "" if isinstance(plan, FloatKsplitPlan) else f"; largest integer sum {plan.largest_sum}"
+        print(
+            f"plan      {plan.op}, family {plan.family}, {plan.storage} storage; "
+            f"read factor {plan.read_factor:.2f}{exact}"
+        )
+        _print_variants(plan)
+    else:
+        print(f"plan      {plan.op}, family {plan.family}")
+        for name in entries(plan):
+            print(f"  kernel  {name}")
+    print(f"file      generated/{plan.family}/{plan.file}.cu")
+
+
+def _contract(c: Contract | FloatContract) -> str:
+    if isinstance(c, FloatContract):
+        return (
+            f"{c.name}: {c.activation} activations from T = 1 up, float32 sums S of groups of {c.group} in steps of 16 "
+            f"products, X the sum of their x, {c.slices} slices by block, halving tree"
+        )
+    return f"{c.name}: units of {c.unit}, {c.slices} slices by block, halving tree"
+
+
+def _print_layout(layout: ActivationLayout | FragmentLayout | FloatFragments) -> None:
+    if isinstance(layout, FloatFragments):
+        sums = f", {layout.groups} sum(s)" if layout.sums else ""
+        shape = f"eight tokens a tile, {layout.pieces} x 16 bytes a thread, token and block{sums}"
+    elif isinstance(layout, FragmentLayout):
         shape = f"eight tokens a tile, {layout.chunks} x 16 bytes a thread, token and bundle"
     else:
         shape = f"{layout.lanes} thread(s) a block, {layout.chunks} x 16 bytes each, {layout.sum_slots} sum(s)"
     print(f"layout    {layout.name}: activation {layout.activation}, {shape}")
 
 
-def _print_variants(plan: MatvecPlan | MultirowPlan | KsplitPlan) -> None:
+def _print_variants(plan: MatvecPlan | MultirowPlan | KsplitPlan | FloatKsplitPlan) -> None:
     if isinstance(plan, MultirowPlan):
         for m in plan.instances:
             print(
@@ -107,7 +135,7 @@ def _print_variants(plan: MatvecPlan | MultirowPlan | KsplitPlan) -> None:
                 f"{m.warps} warps, {m.stages} stages, {m.shared_bytes} B shared"
             )
         return
-    if isinstance(plan, KsplitPlan):
+    if isinstance(plan, KsplitPlan | FloatKsplitPlan):
         for r in plan.rungs:
             print(
                 f"  kernel  {r.name}: {r.columns} tokens a CTA, {r.warps} warps, {r.stages} stages of "

@@ -9,10 +9,19 @@ from typing import TypeVar
 from qgen.dispatch.request import Request
 from qgen.dispatch.table import lookup
 from qgen.errors import QgenError
-from qgen.plan import Instance, MatvecPlan, MultirowInstance, Rung, plan_ksplit, plan_multirow
+from qgen.plan import (
+    FloatRung,
+    Instance,
+    MatvecPlan,
+    MultirowInstance,
+    Rung,
+    plan_ksplit,
+    plan_ksplit_float,
+    plan_multirow,
+)
 from qgen.spec import Format
 
-V = TypeVar("V", bound=Instance | Rung | MultirowInstance)
+V = TypeVar("V", bound=Instance | Rung | MultirowInstance | FloatRung)
 
 
 def routed_instance(plan: MatvecPlan, rows: int, columns: int, arch: str, policy: str = "fastest") -> Instance:
@@ -38,6 +47,20 @@ def routed_batch(
     return _routed(format.name, format.activation or "none", variants, tokens, rows, columns, arch, policy)
 
 
+def routed_float(
+    format: Format, activation: str, rows: int, columns: int, tokens: int, arch: str, policy: str = "fastest"
+) -> FloatRung:
+    """The rung for `tokens` tokens of activation class "f16" or "bf16", and a weight of `rows` x `columns` on `arch`.
+
+    Raises QgenError with the reason of a refusal.
+    """
+    try:
+        rungs: tuple[FloatRung, ...] = plan_ksplit_float(format, activation).rungs
+    except QgenError:  # the dispatch has better words for a format without a ladder
+        rungs = ()
+    return _routed(format.name, activation, rungs, tokens, rows, columns, arch, policy)
+
+
 def _routed(
     format: str, activation: str, variants: Sequence[V], tokens: int, rows: int, columns: int, arch: str, policy: str
 ) -> V:
@@ -52,5 +75,6 @@ def _routed(
         found=decision.reason or f"kernel {decision.kernel}, which this plan does not make",
         allowed="a request that the dispatch serves",
         next=f"qgen explain --op mul_mat --format {format} --arch {arch} -T {tokens} -N {rows} -K {columns}"
+        + f" --activation {activation}"
         + ("" if policy == "fastest" else f" --policy {policy}"),
     )

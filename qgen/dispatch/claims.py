@@ -29,7 +29,7 @@ class Claims:
         self._classes = {name: listing.table(name) for name in listing.data}
         for entry in self._classes.values():
             self._members(entry)
-        self._family = self._invariant_family()
+        self._families = self._invariant_families()
 
     def words(self, facts: Facts | None) -> Words:
         """What names in conditions mean, for one format or for all."""
@@ -48,14 +48,18 @@ class Claims:
         for name in self._named(entry, "formats"):
             for kernel, where in self._boxes(entry, self.catalog.facts[name]):
                 where["arch"] = frozenset({arch})
-                if kernel.contract not in (None, self._promised(name)):
+                if kernel.contract not in (None, self._promised(kernel)):
                     where["policy"] = self._other_policies()
                 yield Row(Claim(kernel.name, entry.source, tuned=True), where)
 
-    def promises(self) -> dict[str, str]:
-        """The contract that policy "invariant" promises, by format; formats without kernels of that family lack one."""
-        found = {format: self._promised(format) for format in self._kernels}
-        return {format: contract for format, contract in found.items() if contract is not None}
+    def promises(self) -> dict[tuple[str, str], str]:
+        """The contract that policy "invariant" promises, by format and activation, where there is any."""
+        found: dict[tuple[str, str], str] = {}
+        for kernel in (k for kernels in self._kernels.values() for k in kernels):
+            promised = self._promised(kernel)
+            if promised is not None:
+                found |= {(kernel.format, activation): promised for activation in self._activations(kernel)}
+        return found
 
     # ---- which formats
 
@@ -148,7 +152,7 @@ class Claims:
 
     def _claim(self, entry: Entry, kernel: Kernel, where: Where) -> Iterator[Row]:
         """A route under the invariant contract serves every policy; another one leaves a gap under "invariant"."""
-        promised = self._promised(kernel.format)
+        promised = self._promised(kernel)
         if "policy" in entry.data or kernel.contract in (None, promised):
             yield Row(Claim(kernel.name, entry.source), where)
             return
@@ -164,28 +168,45 @@ class Claims:
     def _other_policies(self) -> frozenset[str]:
         return frozenset(self.space.axis("policy").values) - {INVARIANT}
 
-    def _invariant_family(self) -> str | None:
-        """[invariant] family: its kernels' contract is what policy "invariant" promises for a format."""
+    def _invariant_families(self) -> tuple[str, ...]:
+        """[invariant] family: one, or several of which the first with kernels for a format and activation counts.
+
+        The contract of those kernels is what policy "invariant" promises there.
+        """
         if "invariant" not in self._top.data:
-            return None
+            return ()
         inner = self._top.table("invariant", ("family",))
-        family = inner.text("family")
+        named = inner.texts("family") if isinstance(inner.data.get("family"), list) else (inner.text("family"),)
         families = sorted({k.family for ks in self._kernels.values() for k in ks})
-        if family not in families:
-            allowed = listed(families) or "none: there are no kernels"
-            inner.refuse("family", f"no family {family!r}{close(family, families)}", allowed)
-        for format in sorted(self._kernels):
-            contracts = self._contracts(format, family)
-            if len(contracts) > 1:
-                found = f"{family} kernels of {format} have the contracts {listed(sorted(map(str, contracts)))}"
-                inner.refuse("family", found, "a family with one contract a format")
-        return family
+        for family in named:
+            if family not in families:
+                allowed = listed(families) or "none: there are no kernels"
+                inner.refuse("family", f"no family {family!r}{close(family, families)}", allowed)
+            for kernel in (k for format in sorted(self._kernels) for k in self._kernels[format]):
+                contracts = self._contracts(kernel, family)
+                if len(contracts) > 1:
+                    one = listed(sorted(map(str, contracts)))
+                    found = f"{family} kernels of {kernel.format} have the contracts {one} for one activation"
+                    inner.refuse("family", found, "a family with one contract a format and activation")
+        return named
 
-    def _contracts(self, format: str, family: str) -> set[str | None]:
-        return {k.contract for k in self._kernels.get(format, ()) if k.family == family}
+    def _activations(self, kernel: Kernel) -> frozenset[str]:
+        condition = kernel.where.get("activation", self.space.axis("activation").whole)
+        assert isinstance(condition, frozenset)
+        return condition
 
-    def _promised(self, format: str) -> str | None:
-        return next(iter(self._contracts(format, self._family)), None) if self._family else None
+    def _contracts(self, kernel: Kernel, family: str) -> set[str | None]:
+        """The contracts of a family's kernels that read what this one reads."""
+        own = self._activations(kernel)
+        others = (k for k in self._kernels.get(kernel.format, ()) if k.family == family)
+        return {k.contract for k in others if own & self._activations(k)}
+
+    def _promised(self, kernel: Kernel) -> str | None:
+        """What is promised for the requests a kernel is for; None for nothing."""
+        for family in self._families:
+            for contract in self._contracts(kernel, family):
+                return contract
+        return None
 
 
 def choose(entry: Entry, words: Words, kernels: tuple[Kernel, ...], rung: int | None) -> Kernel:

@@ -12,7 +12,19 @@ from dataclasses import dataclass, field
 from qgen.archs import Arch, load_archs
 from qgen.dispatch.space import Axis, Condition, Ints, Space, Where
 from qgen.errors import QgenError
-from qgen.plan import MAX_TOKENS, FragmentQuantizePlan, KsplitPlan, MatvecPlan, MultirowPlan, Plan, QuantizePlan
+from qgen.plan import (
+    CLASSES,
+    MAX_TOKENS,
+    ArrangePlan,
+    FloatKsplitPlan,
+    FloatRung,
+    FragmentQuantizePlan,
+    KsplitPlan,
+    MatvecPlan,
+    MultirowPlan,
+    Plan,
+    QuantizePlan,
+)
 from qgen.spec.records import Format
 
 INT32_MAX = 2**31 - 1
@@ -66,12 +78,14 @@ class Facts:
     numbers:    usable as ends of intervals, divisors and knobs
     activation: the activation its file names; None for none
     refused:    why there is no matmul kernel; "" where there is
+    taken:      the activations its matmul kernels read
     """
 
     format: str
     numbers: Mapping[str, int]
     activation: str | None
     refused: str = ""
+    taken: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -93,14 +107,19 @@ def catalog(
     plans = tuple(plans)
     archs = load_archs()
     # A matmul kernel's quantiser is the one that writes the layout it reads.
-    quantisers = {p.layout.name: p.name for p in plans if isinstance(p, QuantizePlan | FragmentQuantizePlan)}
+    converts = QuantizePlan | FragmentQuantizePlan | ArrangePlan
+    quantisers = {p.layout.name: p.name for p in plans if isinstance(p, converts)}
     kernels: list[Kernel] = []
-    # tokens: how many the kernels of a format take in one call; rungs: of its ladder; widest_ARCH: see _widest
+    # tokens: how many the kernels of a format take in one call; rungs: of its int8 ladder; float_rungs: of the others;
+    # widest_ARCH: see _widest
     numbers: dict[str, dict[str, int]] = {
-        name: {"block": f.block, "tokens": 1, "rungs": 0, **{f"widest_{arch}": 0 for arch in archs}}
+        name: {"block": f.block, "tokens": 1, "rungs": 0, "float_rungs": 0, **{f"widest_{arch}": 0 for arch in archs}}
         for name, f in formats.items()
     }
+    taken: dict[str, list[str]] = {name: [] for name in formats}
     for plan in plans:
+        if not isinstance(plan, converts) and plan.layout.activation not in taken[plan.format]:
+            taken[plan.format].append(plan.layout.activation)
         if isinstance(plan, MatvecPlan):
             kernels += _matvec(plan, quantisers.get(plan.layout.name), space)
             # A full team is a warp's worth of threads on one row; a quarter of it serves rows of few blocks.
@@ -112,10 +131,16 @@ def catalog(
         elif isinstance(plan, KsplitPlan):
             kernels += _ksplit(plan, quantisers.get(plan.layout.name), space, archs)
             numbers[plan.format] |= {"tokens": MAX_TOKENS, "rungs": len(plan.rungs)} | _widest(plan, archs)
+        elif isinstance(plan, FloatKsplitPlan):
+            kernels += _ksplit(plan, quantisers.get(plan.layout.name), space, archs)
+            rungs = numbers[plan.format]["float_rungs"] + len(plan.rungs)
+            numbers[plan.format] |= {"tokens": MAX_TOKENS, "float_rungs": rungs}
         else:
             kernels.append(_quantize(plan, space, archs))
     facts = {
-        name: Facts(name, numbers[name], f.activation, refused[name].found if name in refused else "")
+        name: Facts(
+            name, numbers[name], f.activation, refused[name].found if name in refused else "", tuple(taken[name])
+        )
         for name, f in formats.items()
     }
     return Catalog(tuple(kernels), facts)
@@ -182,7 +207,9 @@ def _multirow(plan: MultirowPlan, quantiser: str | None, space: Space) -> list[K
     ]  # fmt: skip
 
 
-def _ksplit(plan: KsplitPlan, quantiser: str | None, space: Space, archs: Mapping[str, Arch]) -> list[Kernel]:
+def _ksplit(
+    plan: KsplitPlan | FloatKsplitPlan, quantiser: str | None, space: Space, archs: Mapping[str, Arch]
+) -> list[Kernel]:
     where: dict[str, Condition] = {
         "op": frozenset({plan.op}),
         "format": frozenset({plan.format}),
@@ -201,10 +228,17 @@ def _ksplit(plan: KsplitPlan, quantiser: str | None, space: Space, archs: Mappin
             where={**where, **_where_runs(plan.requires, r.shared_bytes, space, archs)},
             contract=plan.contract.name, quantiser=quantiser, columns=r.columns, ladder=plan.file,
             threads=32 * r.warps, shared_bytes=r.shared_bytes, rows=r.rows, alignment=plan.alignment,
+            knobs={"class": _class(plan.layout.activation)}
+            | ({"row_tiles": r.row_tiles} if isinstance(r, FloatRung) else {}),
             requires=plan.requires,
         )
         for r in plan.rungs
     ]  # fmt: skip
+
+
+def _class(activation: str) -> str:
+    """The knob that tells the ladders of one format apart: how the tensor cores see x."""
+    return activation if activation in CLASSES else "int8"
 
 
 def _widest(plan: KsplitPlan, archs: Mapping[str, Arch]) -> dict[str, int]:
@@ -227,8 +261,10 @@ def _where_runs(
     return {} if able == space.axis("arch").whole else {"arch": able}
 
 
-def _quantize(plan: QuantizePlan | FragmentQuantizePlan, space: Space, archs: Mapping[str, Arch]) -> Kernel:
-    fragments = isinstance(plan, FragmentQuantizePlan)
+def _quantize(
+    plan: QuantizePlan | FragmentQuantizePlan | ArrangePlan, space: Space, archs: Mapping[str, Arch]
+) -> Kernel:
+    fragments = not isinstance(plan, QuantizePlan)
     block = plan.weight_block if isinstance(plan, FragmentQuantizePlan) else plan.layout.block
     where: dict[str, Condition] = {
         "op": frozenset({plan.op}),
@@ -241,10 +277,12 @@ def _quantize(plan: QuantizePlan | FragmentQuantizePlan, space: Space, archs: Ma
         "T": _integers(space.axis("T"), 1, MAX_TOKENS),
     }
     # A layout that no kernel of an architecture reads is of no use there.
-    requires = plan.requires if isinstance(plan, FragmentQuantizePlan) else ()
+    requires = () if isinstance(plan, QuantizePlan) else plan.requires
     where |= _where_runs(requires, plan.shared_bytes, space, archs)
     return Kernel(
         name=plan.name, file=plan.file, op=plan.op, family=plan.family, format=plan.format, where=where,
-        threads=32 * plan.warps, shared_bytes=plan.shared_bytes, alignment=4,
-        knobs={"order": "fragments" if fragments else "teams"}, requires=requires,
+        threads=32 * plan.warps, shared_bytes=plan.shared_bytes,
+        alignment=2 if isinstance(plan, ArrangePlan) else 4,
+        knobs={"order": "fragments" if fragments else "teams", "class": _class(plan.layout.activation)},
+        requires=requires,
     )  # fmt: skip

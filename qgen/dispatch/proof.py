@@ -145,7 +145,10 @@ def _able(space: Space, kernels: Iterable[Kernel], routes: Routes) -> Iterator[R
     """What each kernel can serve. Policy "invariant" asks for the contract that the routes promise."""
     others = frozenset(space.axis("policy").values) - {INVARIANT}
     for kernel in kernels:
-        if kernel.contract in (None, routes.promises.get((kernel.op, kernel.format))):
+        activations = kernel.where.get("activation", space.axis("activation").whole)
+        assert isinstance(activations, frozenset)
+        promised = {routes.promises.get((kernel.op, kernel.format, name)) for name in activations}
+        if kernel.contract is None or promised == {kernel.contract}:
             yield Row(Can(kernel.name), kernel.where)
         else:
             yield Row(Can(kernel.name), {**kernel.where, "policy": others})

@@ -17,7 +17,7 @@ from qgen.dispatch.kernels import Catalog, Facts
 from qgen.dispatch.labels import Claim, Gate, Refusal, Waste
 from qgen.dispatch.reader import Entry, read
 from qgen.dispatch.space import Condition, Ints, Space, Where
-from qgen.dispatch.terms import OWN, fill
+from qgen.dispatch.terms import OWN, PLANNED, fill
 from qgen.paths import data_dir
 from qgen.spec.reader import close, listed
 
@@ -33,7 +33,8 @@ class Routes:
 
     rows: tuple[Row, ...]
     waste: Mapping[str, Waste] = field(default_factory=dict)
-    promises: Mapping[tuple[str, str], str] = field(default_factory=dict)  # (op, format) -> contract under invariant
+    # (op, format, activation) -> contract under policy "invariant"
+    promises: Mapping[tuple[str, str, str], str] = field(default_factory=dict)
 
     @property
     def claims(self) -> tuple[Claim, ...]:
@@ -82,7 +83,7 @@ def load_routes(space: Space, catalog: Catalog, folder: Path | None = None, tune
             read(path, _TOP).refuse("", f"no op {path.stem!r}{close(path.stem, ops)}", f"files called {listed(ops)}")
     for path in sorted((tuned or specs / "tuned").glob("*.toml")):
         rows += _tuned(space, claims, path)
-    promises = {(op, format): name for op in ops for format, name in claims[op].promises().items()}
+    promises = {(op, *key): name for op in ops for key, name in claims[op].promises().items()}
     return Routes(tuple(rows), waste, promises)
 
 
@@ -169,14 +170,15 @@ def _words_of(key: str, value: object) -> Iterator[str]:
     elif isinstance(value, list):
         if not all(isinstance(item, str) for item in value):
             yield from (item for item in value if isinstance(item, str))
-    elif value == OWN:
-        yield OWN
+    elif key == "activation" and value in (OWN, PLANNED):
+        yield str(value)
 
 
 def _reason_words(op: str, facts: Facts | None) -> dict[str, object]:
     words: dict[str, object] = {"op": op}
     if facts is not None:
-        words |= {"format": facts.format, "own": facts.activation or "none", "refused": facts.refused, **facts.numbers}
+        words |= {"format": facts.format, "own": facts.activation or "none", "refused": facts.refused}
+        words |= {"taken": listed(facts.taken) if facts.taken else "none", **facts.numbers}
     return words
 
 

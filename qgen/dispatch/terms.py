@@ -45,9 +45,11 @@ class Words:
         if value == OWN and key == "activation" and self.facts is not None:
             own = self.facts.activation
             return check_choice(entry, key, axis, [own] if own else [])
+        if value == PLANNED and key == "activation" and self.facts is not None:
+            return check_choice(entry, key, axis, [*self.facts.taken])
         if isinstance(value, str):
-            words = {"format": f' or "{PLANNED}"', "activation": f' or "{OWN}"'}.get(key, "") if self.planned else ""
-            entry.refuse(key, repr(value), f"a list of {listed(axis.values)}{words}")
+            words = {"format": f' or "{PLANNED}"', "activation": f', "{OWN}" or "{PLANNED}"'} if self.planned else {}
+            entry.refuse(key, repr(value), f"a list of {listed(axis.values)}{words.get(key, '')}")
         return check_choice(entry, key, axis, entry.texts(key))
 
     def integers(self, entry: Entry, key: str, axis: Axis) -> Ints:

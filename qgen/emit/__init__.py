@@ -13,10 +13,21 @@ import jinja2
 
 from qgen import paths
 from qgen.emit.ksplit import FragmentQuantizeKernel, ksplit_kernel
+from qgen.emit.ksplit_float import arrange_kernel, float_facts, float_kernel
 from qgen.emit.multirow import multirow_kernel
 from qgen.emit.sums import FloatStep, Total, block_sums
 from qgen.errors import QgenError
-from qgen.plan import FragmentQuantizePlan, KsplitPlan, MatvecPlan, MultirowPlan, Plan, QuantizePlan, entries
+from qgen.plan import (
+    ArrangePlan,
+    FloatKsplitPlan,
+    FragmentQuantizePlan,
+    KsplitPlan,
+    MatvecPlan,
+    MultirowPlan,
+    Plan,
+    QuantizePlan,
+    entries,
+)
 
 
 @dataclass(frozen=True)
@@ -100,6 +111,14 @@ def emit(plan: Plan, guards: Mapping[str, str] = MappingProxyType({})) -> Source
             plan=plan,
             order_rows=tuple(plan.order[i : i + 4] for i in range(0, len(plan.order), 4)),
         )
+    elif isinstance(plan, FloatKsplitPlan):
+        template = "ksplit_float.cu.j2"
+        subject = f"{plan.format} x {plan.layout.activation}"
+        kernel = float_kernel(plan, _header(plan, template, subject, float_facts(plan)))
+    elif isinstance(plan, ArrangePlan):
+        template = "arrange.cu.j2"
+        subject = f"to {plan.layout.activation} for {plan.format} fragments"
+        kernel = arrange_kernel(plan, _header(plan, template, subject, []))
     elif isinstance(plan, MatvecPlan):
         template, kernel = "matvec.cu.j2", _matvec(plan)
     else:

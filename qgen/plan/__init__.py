@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 
 from qgen.errors import QgenError
+from qgen.plan.arrange import ArrangePlan, launch_arrange, plan_arrange
+from qgen.plan.float_contract import CLASSES, FloatContract, float_contract
 from qgen.plan.ksplit import FragmentLayout, KsplitPlan, Rung, launch_ksplit, plan_ksplit
+from qgen.plan.ksplit_float import (
+    FloatFragments,
+    FloatKsplitPlan,
+    FloatRung,
+    launch_ksplit_float,
+    plan_ksplit_float,
+)
 from qgen.plan.matvec import Instance, Launch, MatvecPlan, contract, launch, plan_matvec
 from qgen.plan.multirow import MultirowInstance, MultirowPlan, launch_multirow, plan_multirow
 from qgen.plan.quantize import (
@@ -21,9 +31,15 @@ from qgen.plan.records import ActivationLayout, Contract
 from qgen.spec.records import Format
 
 __all__ = [
+    "CLASSES",
     "MAX_TOKENS",
     "ActivationLayout",
+    "ArrangePlan",
     "Contract",
+    "FloatContract",
+    "FloatFragments",
+    "FloatKsplitPlan",
+    "FloatRung",
     "FragmentLayout",
     "FragmentQuantizePlan",
     "Instance",
@@ -37,27 +53,32 @@ __all__ = [
     "Rung",
     "contract",
     "entries",
+    "float_contract",
     "launch",
+    "launch_arrange",
     "launch_ksplit",
+    "launch_ksplit_float",
     "launch_multirow",
     "launch_quantize",
     "launch_quantize_fragments",
     "plan_all",
+    "plan_arrange",
     "plan_ksplit",
+    "plan_ksplit_float",
     "plan_matvec",
     "plan_multirow",
     "plan_quantize",
     "plan_quantize_fragments",
 ]
 
-Plan = MatvecPlan | QuantizePlan | MultirowPlan | KsplitPlan | FragmentQuantizePlan
+Plan = MatvecPlan | QuantizePlan | MultirowPlan | KsplitPlan | FragmentQuantizePlan | FloatKsplitPlan | ArrangePlan
 
 
 def entries(plan: Plan) -> tuple[str, ...]:
     """The names of the kernels of a plan."""
     if isinstance(plan, MatvecPlan | MultirowPlan):
         return tuple(instance.name for instance in plan.instances)
-    if isinstance(plan, KsplitPlan):
+    if isinstance(plan, KsplitPlan | FloatKsplitPlan):
         return tuple(rung.name for rung in plan.rungs)
     return (plan.name,)
 
@@ -65,18 +86,36 @@ def entries(plan: Plan) -> tuple[str, ...]:
 def plan_all(formats: dict[str, Format]) -> tuple[tuple[Plan, ...], dict[str, QgenError]]:
     """Every plan of `formats`, and for the formats without kernels the refusal that says why.
 
-    A format has kernels for T = 1 and for a few tokens, and where its layout allows it a ladder for more.
+    A format has kernels for T = 1 and for a few tokens with the int8 activation its file names, where its layout allows
+    it a ladder for more, and a ladder from T = 1 up for each class of float activations.
     """
     plans: list[Plan] = []
     refused: dict[str, QgenError] = {}
     for name, format in sorted(formats.items()):
-        try:
-            matvec = plan_matvec(format)
-        except QgenError as refusal:
-            refused[name] = refusal
-            continue
-        plans += [plan_quantize(matvec), matvec, plan_multirow(format)]
-        with contextlib.suppress(QgenError):
-            ladder = plan_ksplit(format)
-            plans += [plan_quantize_fragments(ladder), ladder]
+        made = [*_integer_plans(format, refused), *_float_plans(format, refused)]
+        if made:
+            refused.pop(name, None)
+        plans += made
     return tuple(plans), refused
+
+
+def _integer_plans(format: Format, refused: dict[str, QgenError]) -> Iterator[Plan]:
+    try:
+        matvec = plan_matvec(format)
+    except QgenError as refusal:
+        refused[format.name] = refusal
+        return
+    yield from (plan_quantize(matvec), matvec, plan_multirow(format))
+    with contextlib.suppress(QgenError):
+        ladder = plan_ksplit(format)
+        yield from (plan_quantize_fragments(ladder), ladder)
+
+
+def _float_plans(format: Format, refused: dict[str, QgenError]) -> Iterator[Plan]:
+    for activation in CLASSES:
+        try:
+            ladder = plan_ksplit_float(format, activation)
+        except QgenError as refusal:
+            refused.setdefault(format.name, refusal)
+            continue
+        yield from (plan_arrange(ladder), ladder)

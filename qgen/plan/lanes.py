@@ -112,7 +112,7 @@ def code_flip(codes: Field) -> int:
 def _extra_atom(
     format: Format, codes: Field, part: int, words: tuple[tuple[int, ...], ...], registers: _Registers
 ) -> tuple[tuple[int, ...], tuple[int, ...], int, int, int]:
-    """Where part number `part` of four codes lies: (word offsets, shifts, width, left, 0 mask | 1 spread)."""
+    """Where part number `part` of four codes lies: (word offsets, shifts, width, left, 0 mask | bits apart)."""
     offsets, shifts, modes = [], [], set()
     width = left = 0
     for elements in words:
@@ -126,24 +126,33 @@ def _extra_atom(
             start = first.bit - 8 * k0
             offsets.append(start // 8)
             shifts.append(start % 8)
-        elif all(p.bit == first.bit + width * (k - k0) for k, p in places):
-            modes.add(1)
-            start = first.bit - width * k0
+        elif (apart := _apart(places)) and width <= apart <= 4:
+            modes.add(apart)
+            start = first.bit - apart * k0
             base = 8 * min(p.bit // 8 for p in (layout.pieces(codes, e)[part] for e in range(format.block)))
             word = (start - base) // 32
             offsets.append(base // 8 + 4 * word)
             shifts.append(start - base - 32 * word)
-            if shifts[-1] + 4 * width > 32:
+            if shifts[-1] + 3 * apart + width > 32:
                 refuse(format, f"part {part} of a code word crosses a 32-bit word", "packed parts of at most 8 bits")
         else:
             refuse(
                 format,
                 f"part {part} of elements {elements} is neither byte-strided nor packed",
-                "parts whose neighbours lie 8 bits or one width apart",
+                "parts whose neighbours lie 8 bits, or one width to 4 bits, apart",
             )
     if len(modes) != 1:
         refuse(format, f"part {part} is packed differently for different threads", "one packing a part")
     return registers.want(tuple(offsets)), tuple(shifts), width, left, modes.pop()
+
+
+def _apart(places: list[tuple[int, layout.Piece]]) -> int:
+    """The equal distance in bits of neighbouring pieces, numbered; 0 where there is none."""
+    k0, first = places[0]
+    if len(places) == 1:
+        return first.width
+    apart, rest = divmod(places[1][1].bit - first.bit, places[1][0] - k0)
+    return 0 if rest or any(p.bit != first.bit + apart * (k - k0) for k, p in places) else apart
 
 
 def plan_lanes(
@@ -330,6 +339,7 @@ def _atoms(
                 mask=f"0x{(((1 << width) - 1) << left - after) * 0x01010101:08x}u",
                 left=after,
                 spread=width if packed else 0,
+                apart=packed,
             )
         )
     return tuple(atoms)

@@ -53,6 +53,7 @@ class Atom:
     mask: str  # of the bits after that shift
     left: int  # shift to the left behind mask or spreading; 0 where `shift` already moves them to where they land
     spread: int  # width of neighbouring fields to be spread to byte strides first, 0 where they have them
+    apart: int  # bits from one such field to the next
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from qgen import operands, plan
-from qgen.dispatch import routed_batch, routed_instance
+from qgen.dispatch import routed_batch, routed_float, routed_instance
 from qgen.operands import refusal
-from qgen.run.bound import Bound, Ladder, Matvec, Multirow, matvec_plans
+from qgen.run.bound import Bound, FloatLadder, Ladder, Matvec, Multirow, matvec_plans, x_dtypes
 from qgen.run.device import (
     arch_of_device,
     as_cupy,
@@ -32,21 +32,36 @@ from qgen.run.device import (
 from qgen.weights import Weight, check_bytes
 
 __all__ = [
-    "Bound", "Ladder", "Matvec", "Multirow", "as_cupy", "bind", "current_device", "device_label", "from_host",
-    "mul_mat", "to_device", "to_host", "why_no_device", "workspace",
+    "Bound", "FloatLadder", "Ladder", "Matvec", "Multirow", "as_cupy", "bind", "current_device", "device_label",
+    "from_host", "mul_mat", "to_device", "to_host", "why_no_device", "workspace",
 ]  # fmt: skip
 
 
-def mul_mat(weight: Weight, x: Any, out: Any = None, *, workspace: Any = None, policy: str = "fastest") -> Any:
+# What a weight's binding is looked up by: device, T, policy, activation (None for the format's own).
+_Key = tuple[int, int, str, str | None]
+
+
+def mul_mat(
+    weight: Weight,
+    x: Any,
+    out: Any = None,
+    *,
+    workspace: Any = None,
+    policy: str = "fastest",
+    activation: str | None = None,
+) -> Any:
     """y = weight @ x for T tokens, as a float32 CuPy array: [N] for x of [K], [T, N] for x of [T, K].
 
-    x:         float32 on a CUDA device, dense along K, its rows any whole number of elements (at least K) apart; CuPy,
-               or anything with __dlpack__ or __cuda_array_interface__ (PyTorch), taken without a copy
-    out:       where to put the result: float32, [T, N] with rows at least N apart, for T = 1 also [N]; returned as a
-               CuPy view of the same memory
-    workspace: scratch for the quantised activation, from `workspace(weight, tokens=T)`; left out, it comes from
-               CuPy's pool
-    policy:    "fastest", or "invariant": a token's bits do not depend on T
+    x:          float32 on a CUDA device, dense along K, its rows any whole number of elements (at least K) apart; CuPy,
+                or anything with __dlpack__ or __cuda_array_interface__ (PyTorch), taken without a copy. With activation
+                "f16" also float16; with "bf16" also bfloat16, which CuPy knows as the uint16 of its bits
+    out:        where to put the result: float32, [T, N] with rows at least N apart, for T = 1 also [N]; returned as a
+                CuPy view of the same memory
+    workspace:  scratch for the quantised activation, from `workspace(weight, tokens=T)`; left out, it comes from
+                CuPy's pool
+    policy:     "fastest", or "invariant": a token's bits do not depend on T
+    activation: how x meets the weights: left out, as the format's file says; "f16" or "bf16" rounds it to that, and the
+                products are added in float32. Each is a contract of its own
 
     The dispatch picks the kernel by T. T = 0 and N = 0 give an empty result, and nothing is launched.
 
@@ -66,27 +81,31 @@ def mul_mat(weight: Weight, x: Any, out: Any = None, *, workspace: Any = None, p
         )
     if not isinstance(policy, str):
         raise refusal("policy", repr(policy), '"fastest" or "invariant"', "name one of the two")
+    if activation is not None and not isinstance(activation, str):
+        raise refusal("activation", repr(activation), '"f16", "bf16" or None', "name the class, or leave it out")
     x = as_cupy("x", x)
     device = int(x.device.id)
     tokens = int(x.shape[0]) if x.ndim == 2 else 1
-    bound = _chosen.get(weight, _NONE).get((device, tokens, policy))
+    bound = _chosen.get(weight, _NONE).get((device, tokens, policy, activation))
     if bound is None:
         # Before the long work of a first use, not after it.
         if not weight.on_host:
             operands.check_device("x", x, _device_of(weight))
-        tokens = operands.check_matrix("x", x, length=weight.columns, what="K", device=device)
+        dtypes = x_dtypes(activation or weight.format.activation or "")
+        tokens = operands.check_matrix("x", x, length=weight.columns, what="K", device=device, dtypes=dtypes)
         if tokens == 0 or weight.rows == 0:
-            return _nothing(weight, x, out, tokens, device, policy)
-        bound = bind(weight, device, tokens=tokens, policy=policy)
+            return _nothing(weight, x, out, tokens, device, policy, activation)
+        bound = bind(weight, device, tokens=tokens, policy=policy, activation=activation)
     return bound(x, out, workspace=workspace)
 
 
-def workspace(weight: Weight, device: int | None = None, *, tokens: int = 1) -> Any:
+def workspace(weight: Weight, device: int | None = None, *, tokens: int = 1, activation: str | None = None) -> Any:
     """Scratch memory for `mul_mat`, to be used again and again on one stream: a CuPy uint8 array.
 
-    It does for this weight with 1 to `tokens` tokens. Raises QgenError for what `mul_mat` would refuse.
+    It does for this weight with 1 to `tokens` tokens and this activation. Raises QgenError for what `mul_mat` would
+    refuse.
     """
-    bound = [bind(weight, device, tokens=count) for count in {1, tokens}]
+    bound = [bind(weight, device, tokens=count, activation=activation) for count in {1, tokens}]
     nbytes = max(b.workspace_for(min(tokens, b.max_tokens)) for b in bound)
     with device_errors(weight.name), cupy_module().cuda.Device(bound[0].device):
         return cupy_module().empty(nbytes, dtype=np.uint8)
@@ -102,34 +121,37 @@ def to_device(weight: Weight, device: int | None = None) -> Weight:
 
 
 # By weight, as long as it lives: its twins with the bytes on a device, the bindings made from them by kernel, and which
-# of those serves which (device, T, policy). None may refer to the weight itself, or it would live for ever.
+# of those serves which key. None may refer to the weight itself, or it would live for ever.
 _twins: weakref.WeakKeyDictionary[Weight, dict[int, Weight]] = weakref.WeakKeyDictionary()
 _bindings: weakref.WeakKeyDictionary[Weight, dict[tuple[int, str], Bound]] = weakref.WeakKeyDictionary()
-_chosen: weakref.WeakKeyDictionary[Weight, dict[tuple[int, int, str], Bound]] = weakref.WeakKeyDictionary()
-_NONE: dict[tuple[int, int, str], Bound] = {}
+_chosen: weakref.WeakKeyDictionary[Weight, dict[_Key, Bound]] = weakref.WeakKeyDictionary()
+_NONE: dict[_Key, Bound] = {}
 
 
 def bind(
     weight: Weight,
     device: int | None = None,
     *,
-    instance: plan.Instance | plan.MultirowInstance | plan.Rung | None = None,
+    instance: plan.Instance | plan.MultirowInstance | plan.Rung | plan.FloatRung | None = None,
     tokens: int = 1,
     policy: str = "fastest",
+    activation: str | None = None,
 ) -> Bound:
     """The ready-made launches for a weight on a device, made on first use and kept while the Weight lives.
 
     device:   left out, the one the weight is on, or CuPy's current one for a weight on the host
-    instance: one of the plans' variants; left out, the one the dispatch picks for `tokens` and `policy`. All give the
-              same bits.
+    instance: one of the plans' variants; left out, the one the dispatch picks for `tokens`, `policy` and `activation`.
+              All of one activation give the same bits.
     Raises QgenError when the weight, the device, its architecture or the number of tokens does not do.
     """
     chosen = _device_of(weight) if device is None else device
     if instance is None:
         served = _chosen.setdefault(weight, {})
-        key = (chosen, tokens, policy)
+        key = (chosen, tokens, policy, activation)
         if key not in served:
-            served[key] = bind(weight, chosen, instance=_routed(weight, chosen, tokens, policy))
+            served[key] = bind(
+                weight, chosen, instance=_routed(weight, weight.rows, chosen, tokens, policy, activation)
+            )
         return served[key]
     made = _bindings.setdefault(weight, {})
     name = (chosen, instance.name)
@@ -140,6 +162,8 @@ def bind(
             twins[chosen] = replace(weight, data=_resident(weight, chosen))
         if isinstance(instance, plan.Rung):
             made[name] = Ladder(twins[chosen], chosen, instance)
+        elif isinstance(instance, plan.FloatRung):
+            made[name] = FloatLadder(twins[chosen], chosen, instance)
         elif isinstance(instance, plan.MultirowInstance):
             made[name] = Multirow(twins[chosen], chosen, instance)
         else:
@@ -150,21 +174,25 @@ def bind(
 # ---- inside -----------------------------------------------------------------------------------------------------
 
 
-def _routed(weight: Weight, device: int, tokens: int, policy: str) -> plan.Instance | plan.MultirowInstance | plan.Rung:
-    """The variant that the dispatch picks. Raises QgenError with the planner's reason, or the dispatch's."""
+def _routed(
+    weight: Weight, rows: int, device: int, tokens: int, policy: str, activation: str | None
+) -> plan.Instance | plan.MultirowInstance | plan.Rung | plan.FloatRung:
+    """The variant that the dispatch picks for `rows` rows. Raises QgenError with its reason, or the planner's."""
     check_device_number(device)
     arch = arch_of_device(device).name
-    matvec, _ = matvec_plans(weight.format)
+    format, columns = weight.format, weight.columns
+    own = activation is None or activation == format.activation
+    if not own or format.activation in plan.CLASSES:
+        return routed_float(format, activation or format.activation or "", rows, columns, tokens, arch, policy)
+    matvec, _ = matvec_plans(format)
     if tokens == 1:
-        return routed_instance(matvec, weight.rows, weight.columns, arch, policy)
-    return routed_batch(weight.format, weight.rows, weight.columns, tokens, arch, policy)
+        return routed_instance(matvec, rows, columns, arch, policy)
+    return routed_batch(format, rows, columns, tokens, arch, policy)
 
 
-def _nothing(weight: Weight, x: Any, out: Any, tokens: int, device: int, policy: str) -> Any:
+def _nothing(weight: Weight, x: Any, out: Any, tokens: int, device: int, policy: str, activation: str | None) -> Any:
     """The empty result, refused where one token times one row would be."""
-    routed_instance(
-        matvec_plans(weight.format)[0], max(1, weight.rows), weight.columns, arch_of_device(device).name, policy
-    )
+    _routed(weight, max(1, weight.rows), device, 1, policy, activation)
     if out is not None:
         out = as_cupy("out", out)
         operands.check_matrix("out", out, length=weight.rows, what="N", device=device, tokens=tokens)

@@ -31,22 +31,29 @@ class Bound(ABC):
     instance: the variant of the matmul plan that runs
     """
 
-    instance: plan.Instance | plan.MultirowInstance | plan.Rung
+    instance: plan.Instance | plan.MultirowInstance | plan.Rung | plan.FloatRung
     max_tokens: int
+    x_dtypes: tuple[str, ...] = ("float32",)
 
-    def __init__(self, weight: Weight, device: int) -> None:
-        """weight: with its bytes on `device`. Raises QgenError when no kernel takes it there."""
+    def __init__(self, weight: Weight, device: int, alignment: int) -> None:
+        """weight: with its bytes on `device`; alignment: bytes that the plan needs it aligned to.
+
+        Raises QgenError when no kernel takes it there.
+        """
         if max(weight.rows, weight.columns) > _INT32:
             found = f"{weight.rows} rows of {weight.columns}"
             raise refusal(weight.name, found, f"at most {_INT32} of each", "split the weight")
         operands.check_aligned(
-            weight.name, weight.data, weight.format.alignment, f"{weight.format.name} blocks are loaded in vectors"
+            weight.name, weight.data, alignment, f"{weight.format.name} blocks are loaded in vectors"
         )
         self.weight = weight
         self.device = device
-        # The sizes the kernels expect: int64 stride, int32 counts.
+        # The sizes the kernels expect: int64 strides, int32 counts.
         self._blocks = np.int32(weight.columns // weight.format.block)
-        self._leading = (weight.data, np.int64(weight.row_stride_bytes), np.int32(weight.rows), self._blocks)
+        planes: list[Any] = []
+        for span in weight.planes:
+            planes += [weight.data[span.offset :] if span.offset else weight.data, np.int64(span.row_stride)]
+        self._leading = (*planes, np.int32(weight.rows), self._blocks)
 
     @property
     def workspace_bytes(self) -> int:
@@ -64,7 +71,9 @@ class Bound(ABC):
     def __call__(self, x: Any, out: Any = None, *, workspace: Any = None) -> Any:
         """y = weight @ x; see `qgen.mul_mat`, which is this behind a search for the binding."""
         x = room.as_cupy("x", x)
-        tokens = operands.check_matrix("x", x, length=self.weight.columns, what="K", device=self.device)
+        tokens = operands.check_matrix(
+            "x", x, length=self.weight.columns, what="K", device=self.device, dtypes=self.x_dtypes
+        )
         if not 1 <= tokens <= self.max_tokens:
             raise refusal(
                 "x",
@@ -138,7 +147,7 @@ class Matvec(Bound):
 
     def __init__(self, weight: Weight, device: int, instance: plan.Instance) -> None:
         """weight: with its bytes on `device`. Raises QgenError when no kernel takes it there."""
-        super().__init__(weight, device)
+        super().__init__(weight, device, weight.format.alignment)
         self.instance = instance
         matvec, quantize = matvec_plans(weight.format)
         blocks = int(self._blocks)
@@ -170,7 +179,7 @@ class Multirow(Bound):
 
     def __init__(self, weight: Weight, device: int, instance: plan.MultirowInstance) -> None:
         """weight: with its bytes on `device`. Raises QgenError when no kernel takes it there."""
-        super().__init__(weight, device)
+        super().__init__(weight, device, weight.format.alignment)
         self.instance: plan.MultirowInstance = instance
         self._plan, quantize = multirow_plans(weight.format)
         self._quantize_plan = quantize
@@ -210,7 +219,7 @@ class Ladder(Bound):
 
     def __init__(self, weight: Weight, device: int, rung: plan.Rung) -> None:
         """weight: with its bytes on `device`. Raises QgenError when no kernel takes it there."""
-        super().__init__(weight, device)
+        super().__init__(weight, device, weight.format.alignment)
         self.instance: plan.Rung = rung
         self._plan, self._quantize_plan = ladder_plans(weight.format)
         quantize = self._quantize_plan
@@ -239,6 +248,53 @@ class Ladder(Bound):
         return quantize, multiply
 
 
+class FloatLadder(Bound):
+    """mul_mat for T tokens with f16 or bf16 activations, on one rung. Made by `qgen.run.bind`.
+
+    Every rung takes every T, a rung's capacity of tokens at a time.
+    """
+
+    max_tokens = plan.MAX_TOKENS
+
+    def __init__(self, weight: Weight, device: int, rung: plan.FloatRung) -> None:
+        """weight: with its bytes on `device`. Raises QgenError when no kernel takes it there."""
+        self._plan, self._arrange_plan = float_plans(weight.format, rung.activation)
+        super().__init__(weight, device, self._plan.alignment)
+        self.instance: plan.FloatRung = rung
+        self.x_dtypes = x_dtypes(rung.activation)
+        arrange = self._arrange_plan
+        self._fit = self._load(arrange, arrange.name, self._plan, 32 * rung.warps, rung.shared_bytes)
+
+    def workspace_for(self, tokens: int) -> int:
+        """Bytes of scratch memory of a call with this many tokens: they grow with every eight."""
+        return self._plan.workspace_bytes(int(self._blocks), tokens)
+
+    def _launches(self, tokens: int, x: Any, workspace: Any, out: Any) -> tuple[Launch, Launch]:
+        count = np.int32(tokens)
+        first, y = plan.launch_arrange(self._arrange_plan, int(self._blocks), tokens)
+        size = np.int32(x.dtype.itemsize)
+        arrange: Launch = (
+            (first.grid, y),
+            (first.block,),
+            (x, np.int64(operands.row_stride(x)), size, self._blocks, count, workspace),
+            first.shared,
+        )
+        second, y = plan.launch_ksplit_float(self.instance, self.weight.rows, tokens, *self._fit)
+        multiply: Launch = (
+            (second.grid, y),
+            (second.block,),
+            (*self._leading, count, workspace, out, np.int64(operands.row_stride(out))),
+            second.shared,
+        )
+        return arrange, multiply
+
+
+def x_dtypes(activation: str) -> tuple[str, ...]:
+    """The dtypes of x that kernels of an activation take. CuPy has no bfloat16: its bits come as uint16."""
+    own = {"f16": ("float16",), "bf16": ("bfloat16", "uint16")}
+    return ("float32", *own.get(activation, ()))
+
+
 @cache
 def matvec_plans(format: Format) -> tuple[plan.MatvecPlan, plan.QuantizePlan]:
     """What runs T = 1. Raises QgenError for a format without kernels."""
@@ -257,6 +313,13 @@ def ladder_plans(format: Format) -> tuple[plan.KsplitPlan, plan.FragmentQuantize
     """What runs T > 1 on tensor cores. Raises QgenError for a format without such kernels."""
     ladder = plan.plan_ksplit(format)
     return ladder, plan.plan_quantize_fragments(ladder)
+
+
+@cache
+def float_plans(format: Format, activation: str) -> tuple[plan.FloatKsplitPlan, plan.ArrangePlan]:
+    """What runs an activation class. Raises QgenError for a format without such kernels."""
+    ladder = plan.plan_ksplit_float(format, activation)
+    return ladder, plan.plan_arrange(ladder)
 
 
 @cache

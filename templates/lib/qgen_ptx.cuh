@@ -33,6 +33,12 @@ __device__ __forceinline__ uint8_t qgen_load_u8(const uint8_t* p) {
     return (uint8_t)v;
 }
 
+__device__ __forceinline__ uint16_t qgen_load_u16(const uint16_t* p) {
+    uint16_t v;
+    asm volatile("ld.global.nc.u16 %0, [%1];" : "=h"(v) : "l"(p));
+    return v;
+}
+
 __device__ __forceinline__ uint32_t qgen_load_u32(const void* p) {
     uint32_t v;
     asm volatile("ld.global.nc.u32 %0, [%1];" : "=r"(v) : "l"(p));

@@ -80,6 +80,8 @@ _BYTE_EACH = _bits(2, 8, [4], [8])
 RUNS: dict[str, str] = {
     # bits
     "BITS3": _text("add = -4\n" + _parts((2, 2, [8, 4], [8, 2], 0), (10, 1, [32], [1], 2))),
+    "BITS5_APART": _text(_parts((2, 4, [32], [4], 0), (18, 1, [32], [1], 4))),  # every other fifth bit
+    "BITS6_APART": _text("add = -32\n" + _parts((2, 4, [32], [4], 0), (18, 2, [32], [2], 4))),
     "BITS1_SMALL": _text("mul = 2\nadd = -1\n" + _bits(2, 1, [32], [1])),  # blocks of 6 bytes
     "BITS7": _text("add = -64\n" + _bytes(7), padding=_tops(7)),
     "BYTE_UNSIGNED": _text(_bytes()),
@@ -175,7 +177,7 @@ REFUSED: dict[str, tuple[str, str]] = {
         ),
         "crosses a 32-bit word",
     ),
-    "UNEVEN_PART": (_text(_parts((2, 4, [32], [4], 0), (18, 1, [32], [1], 4))), "neither byte-strided nor packed"),
+    "UNEVEN_PART": (_text(_parts((2, 4, [32], [4], 0), (18, 1, [4, 8], [8, 1], 4))), "neither byte-strided nor packed"),
     "LATE_DIGITS": (
         _text(_digits(3, 5, -1, (2, [4, 8], [1, 5])).replace("at = 2", "at = 2, digit = 1")),
         "digits ((1,), (2,), (3,), (4,)) of a word",

@@ -22,7 +22,7 @@ from qgen.bench.protocol import Rotation
 from qgen.bench.records import Report
 from qgen.cli import bench as verb
 from qgen.errors import QgenError
-from qgen.plan import MAX_TOKENS, plan_ksplit
+from qgen.plan import MAX_TOKENS, plan_ksplit, plan_ksplit_float
 from qgen.spec import load_formats
 
 FORMATS = load_formats()
@@ -242,3 +242,48 @@ def test_the_verb(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytes
     with pytest.raises(QgenError, match="--n and --k"):
         args.run(args)
     assert parse("--format", "q5_k").run is verb.run, "without the word it is the other one"
+
+
+# ---- f16 and bf16 activations ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("format", "activation"), [("Q5G64_F16S", "bf16"), ("Q5_K", "f16")])
+def test_float_activations_are_swept_and_compared_with_single_columns(format: str, activation: str) -> None:
+    """Planes or blocks, in rotating copies; every rung there is, the routed ones among them, from T = 1 up."""
+    machine = EmulatedMachine()
+    machine.facts = replace(machine.facts, l2_bytes=1)
+    found = run(machine, formats=(format,), activation=activation, sweep="1,2,9", shapes=("19x768",))
+    assert found.ok and not [row.problem for row in found.rows if row.problem]
+    assert f"{format} x {activation}, 19 x 768" in ladder_text.table(found)
+    plan = plan_ksplit_float(FORMATS[format], activation)
+    assert {row.kernel for row in found.rows} == {rung.name for rung in plan.rungs}
+    routed = {row.tokens: row.kernel for row in found.routed()}
+    columns = {1: 8, 2: 8, 9: 16 if activation == "bf16" else 8}
+    stem = f"mul_mat_{format.lower()}_{activation}"
+    assert routed == {t: f"{stem}_t{c}__ksplit_mma_native_r1w8" for t, c in columns.items()}
+    assert all(row.weight_bytes == 19 * 768 // FORMATS[format].block * FORMATS[format].bytes for row in found.rows)
+
+
+def test_a_float_result_past_its_bound_or_unlike_a_single_column_fails() -> None:
+    for wrong, words in ((1.001, "unlike single columns"), (1.0 + 1e-6, "unlike single columns")):
+        machine = EmulatedMachine()
+
+        def corrupt(entry: str, y: np.ndarray[Any, Any], factor: float = wrong) -> None:
+            if "_t16_" in entry:
+                y[0] *= np.float32(factor)
+
+        machine.corrupt = corrupt
+        found = run(machine, formats=("Q4G64_F16S",), activation="bf16", sweep="2", shapes=("19x256",))
+        bad = [row for row in found.rows if row.problem]
+        assert not found.ok and all("_t16_" in row.kernel and words in row.problem for row in bad) and bad
+    machine = EmulatedMachine()
+    machine.corrupt = lambda entry, y: np.multiply(y, np.float32(1.001), out=y)
+    found = run(machine, formats=("Q4G64_F16S",), activation="bf16", sweep="1", shapes=("19x256",))
+    assert found.rows and all("single columns are wrong" in row.problem for row in found.rows)
+
+
+def test_an_unknown_class_is_refused() -> None:
+    with pytest.raises(QgenError, match="bf16, f16"):
+        ladder.Options(activation="f8")
+    with pytest.raises(QgenError, match="without kernels"):
+        run(EmulatedMachine(), formats=("Q5G64_F16S",))

@@ -6,6 +6,7 @@ import ctypes
 import random
 from collections.abc import Iterator
 from functools import cache
+from itertools import product
 from math import prod
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from qgen.dispatch.proof import Proof
 from qgen.dispatch.space import Ints, Value, holds
 from qgen.dispatch.table import Table, loads
 from qgen.paths import data_dir
-from qgen.plan import plan_all
+from qgen.plan import CLASSES, plan_all
 from qgen.spec import load_formats
 
 AWKWARD = [(n, k) for n in (1, 7, 262144) for k in (640, 896, 2880)]
@@ -70,12 +71,15 @@ def tokens(table: Table) -> list[int]:
 
 
 def contexts(table: Table, op: str) -> Iterator[dict[str, Value]]:
-    """Every format, architecture and epilogue; each format with its own activation."""
+    """Every format, architecture and epilogue, with the format's own activation; f16 and bf16 on two of them."""
     plain: dict[str, Value] = {"op": op, "storage": "native", "contiguous": "yes", "policy": "fastest"}
     for format in table.space.axis("format").values:
         for arch in table.space.axis("arch").values:
             for epilogue in table.space.axis("epilogue").values:
                 yield {**plain, "format": format, "activation": own(format), "arch": arch, "epilogue": epilogue}
+        for arch, activation in product(("sm_75", "sm_90"), CLASSES):
+            if activation != own(format):
+                yield {**plain, "format": format, "activation": activation, "arch": arch, "epilogue": "none"}
 
 
 class FromTable:
@@ -186,7 +190,8 @@ def test_every_shape_and_every_t(op: str, proof: Proof, table: Table, c: Dispatc
                 runs = solved[sizes[0]] if side.flat else listed(side.runs(*size), ts)
                 assert runs == from_c[number], f"{type(side).__name__} and C differ: {context}, N x K = {size}"
     axes = [len(table.space.axis(name).values) for name in ("format", "arch", "epilogue")]
-    assert asked == prod(axes) * len(sizes) * len(ts)
+    others = sum(2 * (activation != own(format)) for format in load_formats() for activation in CLASSES)
+    assert asked == (prod(axes) + others) * len(sizes) * len(ts)
     ladder = {
         k.name for k in proof.catalog.kernels if k.op == op and k.name in proof.reached and most(k.where["T"]) > 1
     }

@@ -194,8 +194,10 @@ T=65529,arch=sm_75         tokens      65528
 op=mul_mat_id              op          mul_mat_id has no kernels
 op=get_rows                op          get_rows
 op=dequantize              op          dequantize
-activation=f16             activation  q8_g256
-activation=bf16            activation  q8_g256
+activation=f32             activation  q8_g256, bf16, f16
+activation=q8_g32          activation  q8_g256, bf16, f16
+activation=f16,arch=sm_75  instruction m16n8k16
+activation=bf16,arch=sm_75 instruction m16n8k16
 storage=tiled              storage     repacking
 epilogue=bias              epilogue    fused
 epilogue=glu               epilogue    fused
@@ -204,7 +206,7 @@ K=4097                     block       256 weights
 K=1099511627776            size        32 bits
 N=1099511627776            size        32 bits
 format=IQ2_XXS             format      grid
-format=Q4G64_F16S          format      bf16
+format=Q4G64_F16S          activation  bf16, f16
 """
 
 
@@ -221,7 +223,7 @@ def test_refusals_say_what_is_missing(row: str) -> None:
 
 def test_invariant_covers_what_one_contract_serves(proof: Proof) -> None:
     served = {format for op, format in proof.coverage if op == "mul_mat"}
-    assert len(served) == 20
+    assert len(served) == 24
     assert all(spans == ((1, 65528),) for (op, _), spans in proof.coverage.items() if op == "mul_mat")
 
 

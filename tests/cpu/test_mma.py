@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from qgen import emulate
+from qgen import contract_float, emulate
 from qgen.emulate import Buffer, Program
 from qgen.errors import QgenError
 
@@ -179,3 +179,110 @@ def test_halving_adds_halves() -> None:
     assert y[0] == v[0] and y[0] != x.sum(dtype=np.float32)
     assert y[1] == x[0] + x[1]
     assert y[2] == y[1], "halving one value changes nothing"
+
+
+# ---- f16 and bf16 ------------------------------------------------------------------------------------------------
+
+_FLOATS = """
+extern "C" __global__ void {name}(const uint32_t* a, const uint32_t* b, float* d) {{
+    const int lane = threadIdx.x;
+    uint32_t A[4];
+    for (int i = 0; i < 4; ++i) A[i] = qgen_load_u32(a + 4 * lane + i);
+    float sum[4];
+    for (int i = 0; i < 4; ++i) sum[i] = (float)(lane + i);
+    qgen_mma_{name}(sum, A, qgen_load_u32(b + 2 * lane), qgen_load_u32(b + 2 * lane + 1));
+    for (int i = 0; i < 4; ++i) qgen_store_f32(d + 4 * lane + i, sum[i]);
+}}
+
+extern "C" __global__ void {name}_numbers(const float* x, const uint32_t* codes, uint32_t* out) {{
+    const int i = blockIdx.x * 32 + threadIdx.x;
+    qgen_store_u32(out + 4 * i, qgen_{name}::rounded(qgen_load_f32(x + i)));
+    const uint2 wide = qgen_widen<qgen_{name}>(qgen_load_u32(codes + i));
+    qgen_store_u32(out + 4 * i + 1, wide.x);
+    qgen_store_u32(out + 4 * i + 2, wide.y);
+    qgen_store_u32(out + 4 * i + 3, qgen_{name}::fma(wide.x, qgen_{name}::one, wide.y));
+}}
+"""
+
+
+@cache
+def floats() -> Program:
+    text = '#include "qgen_float.cuh"\n' + _FLOATS.format(name="f16") + _FLOATS.format(name="bf16")
+    return emulate.compile(text, "test_mma_floats")
+
+
+def wide(bits: NDArray[np.generic], name: str) -> NDArray[np.float64]:
+    """The numbers of 16-bit patterns."""
+    bits = bits.astype(np.uint16)
+    if name == "f16":
+        return bits.view(np.float16).astype(np.float64)
+    return (bits.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+
+
+@pytest.mark.parametrize("name", ["f16", "bf16"])
+def test_float_products_meet_their_own(name: str) -> None:
+    """Whole numbers, whose sums are exact: a swapped row, column or k would show."""
+    rng = np.random.default_rng(9)
+    a, b = rng.integers(-120, 121, (16, 16)), rng.integers(-120, 121, (16, 8))
+    one = (a.astype(np.float16) if name == "f16" else a.astype(np.float32)).view("u2" if name == "f16" else "u4")
+    two = (b.astype(np.float16) if name == "f16" else b.astype(np.float32)).view("u2" if name == "f16" else "u4")
+    if name == "bf16":
+        one, two = one >> 16, two >> 16
+    # Register i of A: row g + 8 (i mod 2), columns 8 (i / 2) + 2t, + 1; of B: column g, rows 8 i + 2t, + 1.
+    pairs_a = np.stack(
+        [
+            one[G + 8 * (i % 2), 8 * (i // 2) + 2 * T]
+            | one[G + 8 * (i % 2), 8 * (i // 2) + 2 * T + 1].astype("u4") << 16
+            for i in range(4)
+        ],
+        axis=1,
+    )
+    pairs_b = np.stack([two[8 * i + 2 * T, G] | two[8 * i + 2 * T + 1, G].astype("u4") << 16 for i in range(2)], axis=1)
+    d = np.zeros((32, 4), dtype=np.float32)
+    args = [Buffer("a", pairs_a.astype("u4")), Buffer("b", pairs_b.astype("u4")), Buffer("d", d, writable=True)]
+    floats().launch(name, grid=1, block=32, args=args, order="shuffle", seed=2)
+    d -= (LANE[:, None] + np.arange(4)).astype(np.float32)
+    assert np.array_equal(d, d.astype(np.int32)) and np.array_equal(matrix_d(d.astype(np.int32)), a @ b)
+
+
+@pytest.mark.parametrize("name", ["f16", "bf16"])
+def test_numbers_are_rounded_to_even_and_codes_are_whole(name: str) -> None:
+    rng = np.random.default_rng(3)
+    x = rng.integers(0, 1 << 32, 4096, dtype=np.uint32).view(np.float32)
+    # Every exponent that matters, ties, subnormals, the edge of overflow.
+    x[:2048] = (rng.standard_normal(2048) * 2.0 ** rng.uniform(-30, 20, 2048)).astype(np.float32)
+    x[1024:2048] = (x[1024:2048].view(np.uint32) & 0xFFFFE000 | 0x1000).view(np.float32)
+    x[:8] = 0.0, -0.0, 65519.99, 65520, np.inf, np.nan, 2.0**-25, 3 * 2.0**-25
+    codes = rng.integers(0, 1 << 32, 4096, dtype=np.uint32)
+    if name == "bf16":
+        codes &= 0x7F7F7F7F  # more has no room there
+    out = np.zeros((4096, 4), dtype=np.uint32)
+    args = [Buffer("x", x), Buffer("codes", codes), Buffer("out", out, writable=True)]
+    floats().launch(f"{name}_numbers", grid=128, block=32, args=args)
+    with np.errstate(invalid="ignore"):  # signalling NaNs
+        wanted = contract_float.rounded(x, name).astype(np.float64)
+    found = wide(out[:, 0], name)
+    assert ((found == wanted) | (np.isnan(found) & np.isnan(wanted))).all()
+    assert (np.signbit(found) == np.signbit(wanted))[~np.isnan(wanted)].all()
+    origin = {"f16": 1024, "bf16": 128}[name]
+    four = codes.view(np.uint8).reshape(-1, 4)
+    for column, low in ((1, 0), (2, 2)):
+        for half in (0, 1):
+            assert np.array_equal(wide(out[:, column] >> 16 * half, name), origin + four[:, low + half].astype(float))
+    exact = 2 * origin + four[:, 0].astype(float) + four[:, 2]
+    assert (np.abs(wide(out[:, 3], name) - exact) <= {"f16": 1, "bf16": 1}[name]).all()
+
+
+def test_signed_bytes_as_bf16() -> None:
+    text = """#include "qgen_float.cuh"
+extern "C" __global__ void signed_bytes(const uint32_t* codes, uint32_t* out) {
+    const uint2 wide = qgen_widen<qgen_bf16>(qgen_load_u32(codes + threadIdx.x));
+    qgen_store_u32(out + 2 * threadIdx.x, qgen_signed_bf16(wide.x));
+    qgen_store_u32(out + 2 * threadIdx.x + 1, qgen_signed_bf16(wide.y));
+}
+"""
+    codes = np.arange(256, dtype=np.uint8)
+    out = np.zeros(256, dtype=np.uint16)
+    args = [Buffer("codes", codes), Buffer("out", out, writable=True)]
+    emulate.compile(text, "test_signed_bytes").launch("signed_bytes", grid=1, block=64, args=args)
+    assert np.array_equal(wide(out, "bf16"), codes.view(np.int8).astype(float))

@@ -13,11 +13,12 @@ from ksplit_formats import MADE_UP
 from qgen import contract
 from qgen.errors import QgenError
 from qgen.plan import (
+    ArrangePlan,
     FragmentQuantizePlan,
     KsplitPlan,
     MatvecPlan,
-    MultirowPlan,
     QuantizePlan,
+    entries,
     launch_ksplit,
     launch_quantize_fragments,
     plan_all,
@@ -52,14 +53,11 @@ def test_what_has_a_matvec_has_a_ladder() -> None:
 
 def test_names_are_injective() -> None:
     files = [plan.file for plan in PLANS]
-    entries = [rung.name for plan in LADDERS.values() for rung in plan.rungs]
-    dp4a = [plan for plan in PLANS if isinstance(plan, MatvecPlan | MultirowPlan)]
-    entries += [instance.name for plan in dp4a for instance in plan.instances]
-    quantisers = [plan for plan in PLANS if isinstance(plan, QuantizePlan | FragmentQuantizePlan)]
-    entries += [plan.name for plan in quantisers]
-    layouts = [plan.layout.name for plan in quantisers]
-    for names in (files, entries, layouts):
-        assert len(set(names)) == len(names)
+    names = [name for plan in PLANS for name in entries(plan)]
+    convert = FragmentQuantizePlan | QuantizePlan | ArrangePlan
+    layouts = [plan.layout.name for plan in PLANS if isinstance(plan, convert)]
+    for found in (files, names, layouts):
+        assert len(set(found)) == len(found)
 
 
 @each_ladder

@@ -33,7 +33,8 @@ def test_a_weight_knows_its_sizes() -> None:
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "unknown format": ({"format": "Q4_Q"}, "'Q4_Q'"),
-    "planes": ({"format": "Q4G64_F16S"}, "separate planes"),
+    "stride of planes": ({"format": "Q4G64_F16S", "row_stride_bytes": 416}, "408: the rows of a plane lie back"),
+    "planes too short": ({"format": "Q4G64_F16S", "data": np.zeros(1631, np.uint8)}, "at least 1632 = the end of"),
     "fewer rows than none": ({"rows": -1}, "-1 rows"),
     "no columns": ({"columns": 0}, "of 0"),
     "K not a multiple": ({"columns": 640}, "640 = 2 x 256 + 128"),

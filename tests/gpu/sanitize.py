@@ -15,9 +15,19 @@ from typing import Any
 
 import numpy as np
 
-from qgen import codec, contract, run
+from qgen import codec, contract, contract_float, layout, run
 from qgen.generate import generate
-from qgen.plan import Instance, KsplitPlan, MatvecPlan, MultirowInstance, MultirowPlan, Rung, plan_all
+from qgen.plan import (
+    FloatKsplitPlan,
+    FloatRung,
+    Instance,
+    KsplitPlan,
+    MatvecPlan,
+    MultirowInstance,
+    MultirowPlan,
+    Rung,
+    plan_all,
+)
 from qgen.run.device import cupy_module
 from qgen.spec import load_formats
 from qgen.weights import Weight
@@ -73,6 +83,28 @@ def multirow_variants(plan: MultirowPlan) -> list[MultirowInstance]:
     return [i for i in plan.instances if (i.rows, i.columns) in ((2, 8), (4, 2))]
 
 
+def check_float(cupy: Any, plan: FloatKsplitPlan, rung: FloatRung, rows: int, blocks: int, tokens: int) -> bool:
+    """The same for a rung with f16 or bf16 activations, against the contract's bound; its buffer ends with a plane."""
+    format = FORMATS[plan.format]
+    columns = blocks * format.block
+    count = layout.matrix(format, rows=rows, columns=columns).blocks
+    x = np.random.default_rng(blocks).standard_normal((tokens, columns), dtype=np.float32)
+    packed: contract_float.Packed
+    if format.split:
+        planes = codec.random_planes(format, rows * count, seed=rows + blocks)
+        packed = {name: part.reshape(rows, count, -1)[:, :blocks] for name, part in planes.items()}
+        data: Any = planes
+    else:
+        data = packed = codec.random_blocks(format, rows * blocks, seed=rows + blocks).reshape(rows, blocks, -1)
+    weight = run.to_device(Weight.of(format, data, rows=rows, columns=columns))
+    bound = run.bind(weight, instance=rung)
+    scratch = cupy.zeros(bound.workspace_for(tokens), dtype=cupy.uint8)
+    y = cupy.zeros((tokens, rows), dtype=cupy.float32)
+    bound(cupy.asarray(x), y, workspace=scratch)
+    exact = [contract_float.reference(format, packed, row, rung.activation) for row in x]
+    return all(bool((np.abs(found - e) <= b).all()) for found, (e, b) in zip(cupy.asnumpy(y), exact, strict=True))
+
+
 def main(names: list[str]) -> int:
     """Run all kernels, or those of the formats named; 1 when a result is wrong."""
     cupy = cupy_module()
@@ -94,6 +126,13 @@ def main(names: list[str]) -> int:
                 if not check_batch(cupy, ladder, rung, rows, blocks, tokens):
                     wrong += 1
                     print(f"WRONG {rung.name}: {rows} rows of {blocks} blocks, T = {tokens}", flush=True)
+    for floats in (p for p in made if isinstance(p, FloatKsplitPlan) and (not names or p.format in names)):
+        for float_rung in floats.rungs:
+            for rows, blocks, tokens in ((37, float_rung.stage_blocks + 1, float_rung.columns + 3), (1, 1, 2)):
+                count += 1
+                if not check_float(cupy, floats, float_rung, rows, blocks, tokens):
+                    wrong += 1
+                    print(f"WRONG {float_rung.name}: {rows} rows of {blocks} blocks, T = {tokens}", flush=True)
     for several in (p for p in plan_all(FORMATS)[0] if isinstance(p, MultirowPlan)):
         if names and several.format not in names:
             continue

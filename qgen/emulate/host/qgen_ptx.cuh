@@ -17,6 +17,12 @@ inline uint8_t qgen_load_u8(const uint8_t* p, qgen_host::Site site = qgen_host::
     return *(const uint8_t*)qgen_host::read_global(p, 1, site);
 }
 
+inline uint16_t qgen_load_u16(const uint16_t* p, qgen_host::Site site = qgen_host::Site::here()) {
+    uint16_t v;
+    __builtin_memcpy(&v, qgen_host::read_global(p, 2, site), 2);
+    return v;
+}
+
 inline uint32_t qgen_load_u32(const void* p, qgen_host::Site site = qgen_host::Site::here()) {
     uint32_t v;
     __builtin_memcpy(&v, qgen_host::read_global(p, 4, site), 4);

@@ -1,0 +1,127 @@
+// quantize_activation to bf16 for Q5_K fragments, family convert.
+// Generated from specs/formats/q5_k.toml and templates/arrange.cu.j2;
+// edit those, then run: qgen build
+//
+#include "qgen_float.cuh"
+
+extern __shared__ __align__(16) uint8_t qgen_shared[];
+
+namespace {
+
+using Class = qgen_bf16;
+constexpr int kBlock = 256;       // columns a warp arranges: one weight block of one token
+constexpr int kPairs = 128;       // pairs of values in a block, padding included
+constexpr int kValueBytes = 4096;  // values of a block and column tile
+constexpr int kValues = 8;        // columns of a thread
+constexpr int kWarps = 4;         // warps of a CTA
+
+// The two columns of each pair, in memory order; 256 stands for an empty place.
+__device__ const uint32_t kOrder[kPairs] = {
+65536, 196610, 327684, 458758, 589832, 720906, 851980, 983054,
+1114128, 1245202, 1376276, 1507350, 1638424, 1769498, 1900572, 2031646,
+2162720, 2293794, 2424868, 2555942, 2687016, 2818090, 2949164, 3080238,
+3211312, 3342386, 3473460, 3604534, 3735608, 3866682, 3997756, 4128830,
+4259904, 4390978, 4522052, 4653126, 4784200, 4915274, 5046348, 5177422,
+5308496, 5439570, 5570644, 5701718, 5832792, 5963866, 6094940, 6226014,
+6357088, 6488162, 6619236, 6750310, 6881384, 7012458, 7143532, 7274606,
+7405680, 7536754, 7667828, 7798902, 7929976, 8061050, 8192124, 8323198,
+8454272, 8585346, 8716420, 8847494, 8978568, 9109642, 9240716, 9371790,
+9502864, 9633938, 9765012, 9896086, 10027160, 10158234, 10289308, 10420382,
+10551456, 10682530, 10813604, 10944678, 11075752, 11206826, 11337900, 11468974,
+11600048, 11731122, 11862196, 11993270, 12124344, 12255418, 12386492, 12517566,
+12648640, 12779714, 12910788, 13041862, 13172936, 13304010, 13435084, 13566158,
+13697232, 13828306, 13959380, 14090454, 14221528, 14352602, 14483676, 14614750,
+14745824, 14876898, 15007972, 15139046, 15270120, 15401194, 15532268, 15663342,
+15794416, 15925490, 16056564, 16187638, 16318712, 16449786, 16580860, 16711934,
+};
+
+}  // namespace
+
+// x: [tokens][x_stride], float32 where x_bytes is 4, of the class itself where it is 2; activation: the planes of layout
+// bf16_q5_k_fragments. Tokens that only fill up the last column tile get no values and sums of 0.
+extern "C" __global__ void __launch_bounds__(128)
+quantize_activation_bf16_q5_k_fragments__warp_block(const void* __restrict__ x, int64_t x_stride, int x_bytes, int blocks, int tokens, uint8_t* __restrict__ activation) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int block = blockIdx.x * kWarps + warp, token = blockIdx.y;
+    qgen_let_next_begin();
+    qgen_wait_for_inputs();
+    if (block >= blocks) return;
+    uint16_t* values = (uint16_t*)(qgen_shared + warp * 528);
+    const int64_t place = (int64_t)(token / 8) * blocks + block;
+
+    const int64_t first = token * x_stride + (int64_t)block * kBlock + lane;
+    uint16_t v[kValues];
+#pragma unroll
+    for (int i = 0; i < kValues; ++i) {
+        if (token >= tokens) v[i] = 0;
+        else if (x_bytes == 4) v[i] = Class::rounded(qgen_load_f32((const float*)x + first + 32 * i));
+        else v[i] = qgen_load_u16((const uint16_t*)x + first + 32 * i);
+        values[32 * i + lane] = v[i];
+    }
+    if (lane == 0) values[kBlock] = 0;
+    __syncwarp();
+    if (token < tokens) {
+#pragma unroll
+        for (int i = lane; i < kPairs; i += 32)
+            qgen_store_u32(activation + place * kValueBytes + i / 16 * 512 + token % 8 * 64 + i % 16 * 4,
+                           values[kOrder[i] & 0xffffu] | (uint32_t)values[kOrder[i] >> 16] << 16);
+    }
+    // Element e < h of a group takes e + h, for h = 32 / 2 .. 1: first within a thread, then between threads.
+    float* sums = (float*)(activation + (tokens + 7) / 8 * (int64_t)blocks * kValueBytes) + place * (8 * 8) + token % 8;
+    {
+        float own[1] = {Class::wide(v[0])};
+        float sum = qgen_halving_sum<1>(own);
+#pragma unroll
+        for (int h = 32 / 2; h > 0; h /= 2) sum = __fadd_rn(sum, __shfl_xor_sync(0xffffffffu, sum, h));
+        if (lane % 32 == 0) qgen_store_f32(sums + (0 + lane / 32) * 8, sum);
+    }
+    {
+        float own[1] = {Class::wide(v[1])};
+        float sum = qgen_halving_sum<1>(own);
+#pragma unroll
+        for (int h = 32 / 2; h > 0; h /= 2) sum = __fadd_rn(sum, __shfl_xor_sync(0xffffffffu, sum, h));
+        if (lane % 32 == 0) qgen_store_f32(sums + (1 + lane / 32) * 8, sum);
+    }
+    {
+        float own[1] = {Class::wide(v[2])};
+        float sum = qgen_halving_sum<1>(own);
+#pragma unroll
+        for (int h = 32 / 2; h > 0; h /= 2) sum = __fadd_rn(sum, __shfl_xor_sync(0xffffffffu, sum, h));
+        if (lane % 32 == 0) qgen_store_f32(sums + (2 + lane / 32) * 8, sum);
+    }
+    {
+        float own[1] = {Class::wide(v[3])};
+        float sum = qgen_halving_sum<1>(own);
+#pragma unroll
+        for (int h = 32 / 2; h > 0; h /= 2) sum = __fadd_rn(sum, __shfl_xor_sync(0xffffffffu, sum, h));
+        if (lane % 32 == 0) qgen_store_f32(sums + (3 + lane / 32) * 8, sum);
+    }
+    {
+        float own[1] = {Class::wide(v[4])};
+        float sum = qgen_halving_sum<1>(own);
+#pragma unroll
+        for (int h = 32 / 2; h > 0; h /= 2) sum = __fadd_rn(sum, __shfl_xor_sync(0xffffffffu, sum, h));
+        if (lane % 32 == 0) qgen_store_f32(sums + (4 + lane / 32) * 8, sum);
+    }
+    {
+        float own[1] = {Class::wide(v[5])};
+        float sum = qgen_halving_sum<1>(own);
+#pragma unroll
+        for (int h = 32 / 2; h > 0; h /= 2) sum = __fadd_rn(sum, __shfl_xor_sync(0xffffffffu, sum, h));
+        if (lane % 32 == 0) qgen_store_f32(sums + (5 + lane / 32) * 8, sum);
+    }
+    {
+        float own[1] = {Class::wide(v[6])};
+        float sum = qgen_halving_sum<1>(own);
+#pragma unroll
+        for (int h = 32 / 2; h > 0; h /= 2) sum = __fadd_rn(sum, __shfl_xor_sync(0xffffffffu, sum, h));
+        if (lane % 32 == 0) qgen_store_f32(sums + (6 + lane / 32) * 8, sum);
+    }
+    {
+        float own[1] = {Class::wide(v[7])};
+        float sum = qgen_halving_sum<1>(own);
+#pragma unroll
+        for (int h = 32 / 2; h > 0; h /= 2) sum = __fadd_rn(sum, __shfl_xor_sync(0xffffffffu, sum, h));
+        if (lane % 32 == 0) qgen_store_f32(sums + (7 + lane / 32) * 8, sum);
+    }
+}

@@ -1,0 +1,220 @@
+// mul_mat Q1_0 x bf16, family ksplit_mma.
+// Generated from specs/formats/q1_0.toml and templates/ksplit_float.cu.j2;
+// edit those, then run: qgen build
+//
+// format      Q1_0: 128 elements in 18 bytes (18 in weight)
+// storage     native: as in the file; rows NAME_stride bytes apart
+// activation  bf16 in the layout bf16_q1_0_fragments, from quantize_activation
+// traffic     every packed byte is requested once a column tile (read factor 1.00)
+// contract    bf16_g128_s8: x is rounded to bf16; codes are exact in it. S of 128 weights that
+//             share all scales starts at +0 and takes steps of 16 products, an m16n8k16 each, as the layout
+//             orders them; X, the sum of their x, is added by halving. Block b of a row belongs to slice b mod
+//             8; a slice takes blocks, groups and terms in order, each as
+//             fma(factors * integer scale, S or X, slice), terms +d*S;
+//             slices are added by halving: slice s < h takes s + h, h = 4 .. 1
+// rounding    inside an instruction it is the hardware's; no column depends on another or on T
+//
+#include "qgen_float.cuh"
+
+extern __shared__ __align__(16) uint8_t qgen_shared[];
+
+namespace {
+
+using Class = qgen_bf16;
+constexpr int kCodeWords = 8;    // code words of a thread, row and block
+constexpr int kValueBytes = 2048;   // activation values of a block and column tile
+// One compiled instance: what the planner decided about its launch.
+struct T8R1 {
+    static constexpr int column_tiles = 1, row_tiles = 1, warps = 8, warp_blocks = 2, stages = 4;
+    static constexpr int stage_bytes = 6400;
+    static constexpr int weight_pieces = 19, weight_slot = 400, weight_at = 0;
+};
+struct T16R1 {
+    static constexpr int column_tiles = 2, row_tiles = 1, warps = 8, warp_blocks = 2, stages = 4;
+    static constexpr int stage_bytes = 6400;
+    static constexpr int weight_pieces = 19, weight_slot = 400, weight_at = 0;
+};
+// The code words of thread t for one block of one row, which starts at these bytes of shared memory.
+__device__ __forceinline__ void block_codes(int weight, int t, uint32_t (&q)[kCodeWords]) {
+    [[maybe_unused]] const int from0 = qgen_keep(weight + 4 * t);
+
+    uint32_t w[1];
+    qgen_words1<1>(w + 0, qgen_shared, from0 + 2);
+    q[0] = ((w[0] & 0x01010101u));
+    q[1] = ((w[0] >> 1 & 0x01010101u));
+    q[2] = ((w[0] >> 2 & 0x01010101u));
+    q[3] = ((w[0] >> 3 & 0x01010101u));
+    q[4] = ((w[0] >> 4 & 0x01010101u));
+    q[5] = ((w[0] >> 5 & 0x01010101u));
+    q[6] = ((w[0] >> 6 & 0x01010101u));
+    q[7] = ((w[0] >> 7 & 0x01010101u));
+}
+
+__device__ __forceinline__ void operand(uint32_t codes, uint32_t& low, uint32_t& high) {
+    const uint2 wide = qgen_widen<Class>(codes);
+    low = wide.x, high = wide.y;
+    low = Class::fma(low, 0x3f803f80u, 0xc300c300u), high = Class::fma(high, 0x3f803f80u, 0xc300c300u);
+    low = Class::fma(low, 0x40004000u, 0xbf80bf80u), high = Class::fma(high, 0x40004000u, 0xbf80bf80u);
+}
+
+// x of one piece, two code words: `values` is this thread's part of the first tile's, the next tile's is `stride` further.
+template <int column_tiles>
+__device__ __forceinline__ void load_piece(uint4 (&x)[column_tiles], const uint8_t* values, int64_t stride, int left, int g) {
+#pragma unroll
+    for (int n = 0; n < column_tiles; ++n)
+        x[n] = 8 * n + g < left ? qgen_load_u32x4(values + n * stride) : make_uint4(0, 0, 0, 0);
+}
+
+// One step of the contract for every row and column tile: d += the 16 products of one code word, whose x is in half
+// `half` of the piece.
+template <int half, int row_tiles, int column_tiles>
+__device__ __forceinline__ void multiply(float (&d)[row_tiles][column_tiles][4], const uint32_t (&q)[2 * row_tiles][kCodeWords],
+                                         int word, const uint4 (&x)[column_tiles]) {
+#pragma unroll
+    for (int r = 0; r < row_tiles; ++r) {
+        uint32_t a[4];
+        operand(q[2 * r][word], a[0], a[2]);
+        operand(q[2 * r + 1][word], a[1], a[3]);
+#pragma unroll
+        for (int n = 0; n < column_tiles; ++n)
+            Class::mma(d[r][n], a, half == 0 ? x[n].x : x[n].z, half == 0 ? x[n].y : x[n].w);
+    }
+}
+
+// sum = coefficient * d + sum for the group sums d; coefficients by row.
+template <int row_tiles, int column_tiles>
+__device__ __forceinline__ void fold(float (&sum)[4 * row_tiles * column_tiles], const float (&c)[2 * row_tiles],
+                                     const float (&d)[row_tiles][column_tiles][4]) {
+#pragma unroll
+    for (int i = 0; i < 4 * row_tiles * column_tiles; ++i)
+        sum[i] = __fmaf_rn(c[i / (4 * column_tiles) * 2 + i % 4 / 2], d[i / (4 * column_tiles)][i / 4 % column_tiles][i % 4], sum[i]);
+}
+
+// Adds one block of 16 * row_tiles rows times the tokens of `column_tiles` tiles to one slice. Row number h of this thread,
+// which is row g + 8 h of the tile, has its block at byte NAME[h] of shared memory, for every plane NAME. `left` tokens are left
+// from the first of the CTA on; values and sums point to this thread's part of the block's activations.
+template <int row_tiles, int column_tiles>
+__device__ __forceinline__ void add_block(const int (&weight)[2 * row_tiles], int lane, int blocks, int left,
+                                          const uint8_t* values, const uint8_t* sums, float (&sum)[4 * row_tiles * column_tiles]) {
+    constexpr int rows = 2 * row_tiles;
+    const int t = lane % 4, g = lane / 4;
+    const int64_t stride = (int64_t)blocks * kValueBytes;
+    uint32_t q[rows][kCodeWords];
+#pragma unroll
+    for (int h = 0; h < rows; ++h) block_codes(weight[h], t, q[h]);
+    float f0[rows];
+#pragma unroll
+    for (int h = 0; h < rows; ++h) f0[h] = qgen_f16_to_f32(*(const uint16_t*)(qgen_shared + weight[h] + 0));
+    uint4 x0[column_tiles];
+    load_piece<column_tiles>(x0, values + 0 * 512, stride, left, g);
+    uint4 x1[column_tiles];
+    load_piece<column_tiles>(x1, values + 1 * 512, stride, left, g);
+    uint4 x2[column_tiles];
+    load_piece<column_tiles>(x2, values + 2 * 512, stride, left, g);
+    uint4 x3[column_tiles];
+    load_piece<column_tiles>(x3, values + 3 * 512, stride, left, g);
+    {
+        float d[row_tiles][column_tiles][4] = {};
+        multiply<0, row_tiles, column_tiles>(d, q, 0, x0);
+        multiply<1, row_tiles, column_tiles>(d, q, 1, x0);
+        multiply<0, row_tiles, column_tiles>(d, q, 2, x1);
+        multiply<1, row_tiles, column_tiles>(d, q, 3, x1);
+        multiply<0, row_tiles, column_tiles>(d, q, 4, x2);
+        multiply<1, row_tiles, column_tiles>(d, q, 5, x2);
+        multiply<0, row_tiles, column_tiles>(d, q, 6, x3);
+        multiply<1, row_tiles, column_tiles>(d, q, 7, x3);
+        float c[rows];
+#pragma unroll
+        for (int h = 0; h < rows; ++h) c[h] = f0[h];
+        fold<row_tiles, column_tiles>(sum, c, d);
+    }
+}
+
+// y[token][row] for all rows and up to 8 * column_tiles tokens from token blockIdx.y * 8 * column_tiles on.
+template <class R>
+__device__ __forceinline__ void ksplit(const uint8_t* weight, int64_t weight_stride, int rows, int blocks, int tokens,
+                                       const uint8_t* activation, float* y, int64_t y_stride) {
+    constexpr int stage_blocks = R::warps * R::warp_blocks;
+    constexpr int tile_rows = 16 * R::row_tiles, own_rows = 2 * R::row_tiles, columns = 8 * R::column_tiles;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4;
+    const int stage_count = (blocks + stage_blocks - 1) / stage_blocks;
+    const int tiles = (rows + tile_rows - 1) / tile_rows;
+    const int column = blockIdx.y * columns;
+
+    // This thread's part of the activation planes, from the CTA's first token on.
+    const int64_t first_place = (int64_t)(column / 8) * blocks;
+    const uint8_t* values = qgen_keep(activation + first_place * kValueBytes + lane * 16);
+    int ahead_tile = blockIdx.x, ahead_stage = 0, ahead_slot = 0;
+    auto request = [&]() {
+        if (ahead_tile < tiles) {
+            const int count = min(blocks - ahead_stage * stage_blocks, stage_blocks);
+            uint8_t* slots = qgen_shared + ahead_slot * R::stage_bytes;
+            qgen_stage_plane<R::warps, tile_rows, R::weight_pieces, R::weight_slot, false>(
+                slots + R::weight_at, weight + (int64_t)ahead_stage * (stage_blocks * 18), weight_stride,
+                ahead_tile * tile_rows, rows, count * 18, warp, lane);
+        }
+        qgen_copy_commit();
+        ahead_slot = ahead_slot + 1 == R::stages ? 0 : ahead_slot + 1;
+        if (++ahead_stage == stage_count) {
+            ahead_stage = 0;
+            ahead_tile += gridDim.x;
+        }
+    };
+#pragma unroll 1
+    for (int i = 0; i < R::stages - 1; ++i) request();
+    qgen_wait_for_inputs();  // the weights are no one's result, x is
+
+    int slot = 0;
+    for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+        float sum[4 * R::row_tiles * R::column_tiles] = {};  // the warp's slice
+#pragma unroll 1
+        for (int stage = 0; stage < stage_count; ++stage) {
+            qgen_copy_wait<R::stages - 2>();
+            // The stage has landed for every thread, and everyone is done with the slot that is filled next.
+            __syncthreads();
+            request();
+            // Where each row begins: in its slot, as far into a 16-byte piece as in memory; an address's low bits suffice.
+            int weight_start[own_rows];
+#pragma unroll
+            for (int h = 0; h < own_rows; ++h)
+                weight_start[h] = slot * R::stage_bytes + R::weight_at + (g + 8 * h) * R::weight_slot +
+                    (int)(((uint32_t)(uint64_t)weight + (uint32_t)stage * (stage_blocks * 18u) +
+                           (uint32_t)(tile * tile_rows + g + 8 * h) * (uint32_t)weight_stride) & 15u);
+            const int64_t first_block = (int64_t)stage * stage_blocks + warp;
+            const uint8_t* values_at = values + first_block * kValueBytes;
+#pragma unroll
+            for (int j = 0; j < R::warp_blocks; ++j) {
+                const int in_stage = j * R::warps + warp;
+                if (stage * stage_blocks + in_stage < blocks) {
+                    int weight_block[own_rows];
+#pragma unroll
+                    for (int h = 0; h < own_rows; ++h) weight_block[h] = weight_start[h] + in_stage * 18;
+                    add_block<R::row_tiles, R::column_tiles>(weight_block, lane, blocks, tokens - column,
+                                                             values_at + j * (R::warps * kValueBytes),
+                                                             nullptr,
+                                                             sum);
+                }
+            }
+            slot = slot + 1 == R::stages ? 0 : slot + 1;
+        }
+        qgen_store_tile<R::warps, R::row_tiles, R::column_tiles>(sum, (float*)(qgen_shared + R::stages * R::stage_bytes),
+                                                                 y + column * y_stride + tile * tile_rows, y_stride,
+                                                                 rows - tile * tile_rows, tokens - column);
+    }
+}
+
+}  // namespace
+
+// capacity 8 tokens, 16 rows, 8 warps, 2 blocks a warp and stage, 4 stages; 30736 bytes of shared memory
+extern "C" __global__ void __launch_bounds__(256, 2)
+mul_mat_q1_0_bf16_t8__ksplit_mma_native_r1w8(const uint8_t* __restrict__ weight, int64_t weight_stride, int rows, int blocks,
+    int tokens, const uint8_t* __restrict__ activation, float* __restrict__ y, int64_t y_stride) {
+    ksplit<T8R1>(weight, weight_stride, rows, blocks, tokens, activation, y, y_stride);
+}
+
+// capacity 16 tokens, 16 rows, 8 warps, 2 blocks a warp and stage, 4 stages; 35856 bytes of shared memory
+extern "C" __global__ void __launch_bounds__(256, 2)
+mul_mat_q1_0_bf16_t16__ksplit_mma_native_r1w8(const uint8_t* __restrict__ weight, int64_t weight_stride, int rows, int blocks,
+    int tokens, const uint8_t* __restrict__ activation, float* __restrict__ y, int64_t y_stride) {
+    ksplit<T16R1>(weight, weight_stride, rows, blocks, tokens, activation, y, y_stride);
+}

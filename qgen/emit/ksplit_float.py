@@ -1,0 +1,166 @@
+"""What the templates ksplit_float and arrange receive: the finished plan, regrouped in the order it is printed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from qgen.emit.ksplit import ByteUse
+from qgen.plan.arrange import ArrangePlan
+from qgen.plan.ksplit_float import PIECE_WORDS, FloatKsplitPlan
+from qgen.plan.planes import plane_of
+from qgen.plan.records import FloatScale
+from qgen.plan.scales import ScaleWord
+
+
+@dataclass(frozen=True)
+class Factor:
+    """A float factor in the block of a row: its plane's name, and the byte in that plane's part of the block."""
+
+    reader: str
+    stored: str
+    plane: str
+    at: int
+
+
+@dataclass(frozen=True)
+class Product:
+    """Float factors multiplied left to right, once a block and row, under a name."""
+
+    name: str
+    floats: tuple[Factor, ...]
+
+
+@dataclass(frozen=True)
+class Term:
+    """One fused multiply-add of a group: coefficient = product * scale, each "" or None where there is none."""
+
+    negative: bool
+    product: str
+    scale: ByteUse | None
+    codes: bool
+
+
+@dataclass(frozen=True)
+class Word:
+    """One step of the contract: the code word, and the half of the piece that has its x."""
+
+    index: int
+    piece: int
+    half: int
+
+
+@dataclass(frozen=True)
+class Group:
+    """One group of a block; new_pieces: those that no group before it needed."""
+
+    index: int
+    new_pieces: tuple[int, ...]
+    words: tuple[Word, ...]
+    terms: tuple[Term, ...]
+
+
+@dataclass(frozen=True)
+class FloatKernel:
+    """The `k` of ksplit_float.cu.j2."""
+
+    header: tuple[str, ...]
+    plan: FloatKsplitPlan
+    rung_names: tuple[str, ...]
+    scale_words: tuple[ScaleWord, ...]
+    products: tuple[Product, ...]
+    groups: tuple[Group, ...]
+
+
+@dataclass(frozen=True)
+class GroupSum:
+    """The sums of one or two groups: the registers of a thread they have, and how many threads share a group."""
+
+    first: int
+    registers: tuple[int, ...]
+    lanes: int
+
+
+@dataclass(frozen=True)
+class ArrangeKernel:
+    """The `k` of arrange.cu.j2."""
+
+    header: tuple[str, ...]
+    plan: ArrangePlan
+    order_rows: tuple[tuple[int, ...], ...]
+    sums: tuple[GroupSum, ...]
+
+
+def float_facts(plan: FloatKsplitPlan) -> list[str]:
+    """The header's lines about a plan, the contract in full."""
+    c, last = plan.contract, plan.contract.slices // 2
+    where = ", ".join(f"{p.bytes} in {p.name}" for p in plan.planes)
+    return [
+        f"format      {plan.format}: {plan.block} elements in {plan.block_bytes} bytes ({where})",
+        f"storage     {plan.storage}: as in the file; rows NAME_stride bytes apart",
+        f"activation  {c.activation} in the layout {plan.layout.name}, from quantize_activation",
+        f"traffic     every packed byte is requested once a column tile (read factor {plan.read_factor:.2f})",
+        f"contract    {c.name}: x is rounded to {c.activation}; codes are exact in it. S of {c.group} weights that",
+        "            share all scales starts at +0 and takes steps of 16 products, an m16n8k16 each, as the layout",
+        "            orders them; X, the sum of their x, is added by halving. Block b of a row belongs to slice b mod",
+        f"            {c.slices}; a slice takes blocks, groups and terms in order, each as",
+        "            fma(factors * integer scale, S or X, slice), terms " + ", ".join(c.terms) + ";",
+        f"            slices are added by halving: slice s < h takes s + h, h = {last} .. 1",
+        "rounding    inside an instruction it is the hardware's; no column depends on another or on T",
+        "",
+    ]
+
+
+def float_kernel(plan: FloatKsplitPlan, header: tuple[str, ...]) -> FloatKernel:
+    """Regroup a plan for printing."""
+    products: dict[tuple[FloatScale, ...], Product] = {}
+    groups = []
+    seen: set[int] = set()
+    for g in range(plan.layout.groups):
+        words = tuple(
+            Word(index=j, piece=j // PIECE_WORDS, half=j % PIECE_WORDS)
+            for j in range(plan.group_words[g], plan.group_words[g + 1])
+        )
+        terms = []
+        for term, scale, span in zip(plan.terms, plan.scale_words, plan.scale_spans, strict=True):
+            floats = term.floats[g]
+            if floats and floats not in products:
+                products[floats] = Product(f"f{len(products)}", tuple(_factor(plan, f) for f in floats))
+            entry = g // span
+            use = (
+                None
+                if scale is None
+                else ByteUse(scale.name, entry // 4, entry % 4, "signed" if scale.signed else "unsigned")
+            )
+            name = products[floats].name if floats else ""
+            terms.append(Term(negative=term.negative, product=name, scale=use, codes=term.codes))
+        pieces = {word.piece for word in words}
+        groups.append(Group(index=g, new_pieces=tuple(sorted(pieces - seen)), words=words, terms=tuple(terms)))
+        seen |= pieces
+    return FloatKernel(
+        header=header,
+        plan=plan,
+        rung_names=tuple(f"T{rung.columns}R{rung.row_tiles}" for rung in plan.rungs),
+        scale_words=tuple(dict.fromkeys(w for w in plan.scale_words if w is not None)),
+        products=tuple(products.values()),
+        groups=tuple(groups),
+    )
+
+
+def _factor(plan: FloatKsplitPlan, scale: FloatScale) -> Factor:
+    plane = plan.planes[plane_of(int(scale.at))]
+    return Factor(reader=scale.reader, stored=scale.stored, plane=plane.name, at=int(scale.at) - plane.first)
+
+
+def arrange_kernel(plan: ArrangePlan, header: tuple[str, ...]) -> ArrangeKernel:
+    """Regroup a plan for printing."""
+    registers = max(1, plan.group // 32)
+    sums = tuple(
+        GroupSum(first=i * 32 // plan.group, registers=tuple(range(i, i + registers)), lanes=min(32, plan.group))
+        for i in range(0, plan.values, registers)
+    )
+    return ArrangeKernel(
+        header=header,
+        plan=plan,
+        order_rows=tuple(plan.order[i : i + 8] for i in range(0, len(plan.order), 8)),
+        sums=sums if plan.layout.sums else (),
+    )

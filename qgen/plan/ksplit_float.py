@@ -1,0 +1,329 @@
+"""Plans of the family `ksplit_mma` with f16 or bf16 activations: op mul_mat, from T = 1 up, native storage.
+
+A CTA owns 16 output rows, or 32, and up to 8 * `column_tiles` tokens; its warps split K. Each warp decodes the blocks
+it owns in registers: a code word, four codes of a thread and row, becomes the two registers of A of one m16n8k16, and x
+lies in memory in the order that this gives to K. The arithmetic is qgen.plan.float_contract's.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+from qgen.plan.float_contract import SLICES, FloatContract, float_contract, group_of
+from qgen.plan.ksplit import LANES
+from qgen.plan.lanes import plan_lanes
+from qgen.plan.matvec import PIECE, Launch, four, table_words
+from qgen.plan.planes import Origin, PlaneNames, StagedPlane, as_blocks
+from qgen.plan.records import LaneConstant, Step, TermPlan, Words
+from qgen.plan.refuse import refuse
+from qgen.plan.scales import ScaleWord, plan_scale_word
+from qgen.plan.terms import code_field, code_offset, plan_terms, scale_fields
+from qgen.spec import Field, Format
+
+PIECE_WORDS = 2  # code words whose activations a thread loads at once: 16 bytes
+WARPS = SLICES  # a slice each
+STAGE_ELEMENTS = 2048  # of a row: what is done about a stage is spread over so many
+STAGE_LIMIT = 40 * 1024  # bytes of a stage: two of them and two CTAs fit every architecture since sm_80
+SHARED_LIMIT = 99 * 1024  # what sm_86, sm_89 and sm_120 give a CTA
+LADDER = ((8, 1), (16, 1), (32, 1), (8, 2), (16, 2), (32, 2))  # columns and row tiles of the instances there can be
+
+
+@dataclass(frozen=True)
+class FloatFragments:
+    """Activations of a class in the order tensor-core fragments want them, eight tokens a column tile.
+
+    Planes, in order, each [column tile][block] and then: values, two bytes each, [piece][8 tokens][4 threads][8],
+    which are the elements of code words 2 piece and 2 piece + 1; sums f32 [groups][8], where a term needs them.
+    `words[t][j]` lists the four elements of code word j of thread t, which is step j of the contract; `block` stands
+    for an empty place, whose value is 0.
+    """
+
+    name: str
+    activation: str
+    block: int
+    pieces: int
+    groups: int
+    sums: bool
+    words: tuple[tuple[tuple[int, int, int, int], ...], ...]
+
+    @property
+    def value_bytes(self) -> int:
+        """Bytes of values of one block and column tile."""
+        return self.pieces * 8 * LANES * 4 * PIECE_WORDS * 2
+
+    @property
+    def sum_bytes(self) -> int:
+        """Bytes of sums of one block and column tile."""
+        return 32 * self.groups if self.sums else 0
+
+    def sums_offset(self, blocks: int, tokens: int) -> int:
+        """Byte offset of the sums plane."""
+        return -(-tokens // 8) * blocks * self.value_bytes
+
+    def bytes(self, blocks: int, tokens: int) -> int:
+        """Bytes of the arranged activation of `tokens` tokens."""
+        return -(-tokens // 8) * blocks * (self.value_bytes + self.sum_bytes)
+
+
+@dataclass(frozen=True)
+class PlaneStage:
+    """How one plane is staged: 16-byte pieces and bytes of a row's slot, and where the plane's slots begin."""
+
+    pieces: int
+    slot_bytes: int
+    at: int
+
+
+@dataclass(frozen=True)
+class FloatRung:
+    """One compiled instance: its column capacity and launch shape."""
+
+    name: str
+    activation: str
+    columns: int
+    column_tiles: int
+    row_tiles: int
+    warps: int
+    stage_blocks: int  # blocks of a stage, all warps
+    warp_blocks: int  # of which each warp takes this many, one after the other
+    stages: int
+    planes: tuple[PlaneStage, ...]
+    stage_bytes: int
+    shared_bytes: int
+    min_ctas: int
+
+    @property
+    def rows(self) -> int:
+        """Output rows of a CTA's tile."""
+        return 16 * self.row_tiles
+
+
+@dataclass(frozen=True)
+class Convert:
+    """How four stored integers, one a byte, become numbers of the class; every step is exact.
+
+    flip:   what is XOR-ed to the code word first, "" for nothing
+    signed: bytes are two's complement and taken apart (bf16); otherwise they are counted from 0
+    steps:  fused multiply-adds behind that, as packed pairs (factor, summand)
+    """
+
+    flip: str
+    signed: bool
+    steps: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class FloatKsplitPlan:
+    """Everything the template needs, finished."""
+
+    family: str
+    op: str
+    format: str
+    storage: str
+    file: str
+    contract: FloatContract
+    layout: FloatFragments
+    block: int
+    block_bytes: int
+    planes: tuple[StagedPlane, ...]
+    alignment: int
+    loads: tuple[Words, ...]
+    steps: tuple[Step, ...]
+    word_count: int
+    code_words: int
+    lane_constants: tuple[LaneConstant, ...]
+    origins: tuple[Origin, ...]
+    group_words: tuple[int, ...]  # first code word of each group, and the end
+    convert: Convert
+    terms: tuple[TermPlan, ...]
+    scale_words: tuple[ScaleWord | None, ...]  # by term
+    scale_spans: tuple[int, ...]  # by term: groups that share an integer scale
+    table: tuple[str, ...]
+    rungs: tuple[FloatRung, ...]
+    read_factor: float
+
+    @property
+    def requires(self) -> tuple[str, ...]:
+        """Instructions (fields of qgen.archs.Instructions) its text cannot do without."""
+        return (f"mma_m16n8k16_{self.contract.activation}",)
+
+    def workspace_bytes(self, blocks: int, tokens: int) -> int:
+        """Bytes of arranged activation for `tokens` tokens of `blocks` weight blocks."""
+        return self.layout.bytes(blocks, tokens)
+
+
+def plan_ksplit_float(format: Format, activation: str) -> FloatKsplitPlan:
+    """The ksplit_mma plan of `format` for activation class "f16" or "bf16", with every instance that fits.
+
+    Raises QgenError (stage "plan") with the reason if there is none.
+    """
+    agreed = float_contract(format, activation)
+    flat, planes = as_blocks(format)
+    codes = code_field(flat)
+    group = group_of(flat, codes)
+    names = PlaneNames(flat, LANES, planes)
+    program = plan_lanes(flat, codes, LANES, group, names, uniform=True)
+    scaled = [scale_fields(flat, term, codes) for term in flat.terms]
+    terms = plan_terms(flat, codes, program, group, group, names)
+    words = tuple(plan_scale_word(flat, fields[0], names) if fields else None for fields in scaled)
+    table = tuple(int(v) for v in flat.codebook(codes.table).numbers) if codes.table else ()
+    convert, stored = _convert(format, codes, activation, table)
+    layout = FloatFragments(
+        name=f"{activation}_{format.name.lower()}_fragments",
+        activation=activation,
+        block=format.block,
+        pieces=-(-len(program.code_words) // PIECE_WORDS),
+        groups=format.block // group,
+        sums=any(codes.name not in t.factors for t in flat.terms),
+        words=tuple(
+            tuple(four(tuple(e if e >= 0 else format.block for e in w.elements[t])) for w in program.code_words)
+            for t in range(LANES)
+        ),
+    )
+    stem = f"mul_mat_{format.name.lower()}_{activation}"
+    run = max((load.count for load in program.loads), default=1)
+    # Integer scales take registers: 16 columns would spill with two CTAs a multiprocessor, 32 where there are many.
+    paired = 8 if any(scaled) else 16
+    widest = 16 if any(scaled) and layout.groups > 8 else 32
+    legal = (_rung(planes, format.block, agreed, stem, columns, tiles, run, paired) for columns, tiles in LADDER)
+    rungs = tuple(rung for rung in legal if rung.shared_bytes <= SHARED_LIMIT and rung.columns <= widest)
+    if not {(8, 1), (16, 1)} <= {(rung.columns, rung.row_tiles) for rung in rungs}:
+        refuse(
+            format,
+            f"staging its {format.bytes}-byte blocks takes more than {SHARED_LIMIT} bytes of shared memory",
+            "smaller blocks",
+        )
+    return FloatKsplitPlan(
+        family="ksplit_mma",
+        op="mul_mat",
+        format=format.name,
+        storage="native",
+        file=f"{stem}__ksplit_mma_native",
+        contract=agreed,
+        layout=layout,
+        block=format.block,
+        block_bytes=format.bytes,
+        planes=planes,
+        alignment=max(plane.alignment for plane in planes),
+        loads=tuple(names.widened(load) for load in program.loads),
+        steps=program.steps,
+        word_count=program.word_count,
+        code_words=len(program.code_words),
+        lane_constants=tuple(names.constants.values()),
+        origins=tuple(names.by_plane.values()),
+        group_words=program.group_words,
+        convert=convert,
+        terms=terms,
+        scale_words=words,
+        scale_spans=tuple(fields[0].per // group if fields else 1 for fields in scaled),
+        table=table_words(stored),
+        rungs=rungs,
+        read_factor=1.0,
+    )
+
+
+# ---- codes as numbers of the class ------------------------------------------------------------------------------
+
+# What a byte under the class's high byte counts from, and the largest whole number up to which all are exact.
+_ORIGIN = {"f16": 1024, "bf16": 128}
+_EXACT = {"f16": 2048, "bf16": 256}
+
+
+def _bits(activation: str, value: int) -> str:
+    """A pair of the same number, as the text of a register."""
+    if activation == "f16":
+        bits = int.from_bytes(struct.pack("<e", value), "little")
+    else:
+        bits = int.from_bytes(struct.pack("<f", value), "little") >> 16
+    return f"0x{bits * 0x10001:08x}u"
+
+
+def _convert(format: Format, codes: Field, activation: str, table: tuple[int, ...]) -> tuple[Convert, tuple[int, ...]]:
+    """How stored integers become numbers, and the codebook as it is stored. Refuses codes that the class rounds."""
+    origin, exact = _ORIGIN[activation], _EXACT[activation]
+    if codes.table:
+        # The codebook is stored so that it begins at 0, where its span allows.
+        base = -min(table)
+        signed, mul, add = max(table) + base > origin - 1, 1, -base
+        table = table if signed else tuple(v + base for v in table)
+        low, high = (min(table), max(table)) if signed else (0, max(table))
+        add = 0 if signed else add
+    else:
+        signed, mul, add = codes.width == 8, int(codes.mul), code_offset(codes)
+        low, high = (-128, 127) if signed else (0, codes.levels - 1)
+    reach = max(abs(mul * low + add), abs(mul * high + add))
+    if reach > exact:
+        refuse(format, f"codes that mean up to {reach}", f"at most {exact}, up to which {activation} is exact")
+    flip, apart = "", signed and activation == "bf16"
+    if signed and not apart:  # bytes counted from -128
+        flip, add = "0x80808080u", add - 128 * mul
+    one = _bits(activation, 1)
+    steps: tuple[tuple[str, str], ...]
+    if apart:
+        steps = () if (mul, add) == (1, 0) else ((_bits(activation, mul), _bits(activation, add)),)
+    elif mul == 1:
+        steps = ((one, _bits(activation, add - origin)),)
+    else:
+        steps = ((one, _bits(activation, -origin)), (_bits(activation, mul), _bits(activation, add)))
+    return Convert(flip, apart, steps), table
+
+
+# ---- planes and launch shapes -----------------------------------------------------------------------------------
+
+
+def _rung(
+    planes: tuple[StagedPlane, ...],
+    block: int,
+    agreed: FloatContract,
+    stem: str,
+    columns: int,
+    row_tiles: int,
+    run: int,
+    paired: int,
+) -> FloatRung:
+    """run: words of the longest load; paired: columns up to which two CTAs share a multiprocessor's registers."""
+    tiles, rows = columns // 8, 16 * row_tiles
+    block_bytes = sum(plane.bytes for plane in planes)
+    warp_blocks = max(1, STAGE_ELEMENTS // (WARPS * block))
+    while warp_blocks > 1 and rows * WARPS * warp_blocks * block_bytes > STAGE_LIMIT:
+        warp_blocks //= 2
+    staged, at = [], 0
+    for plane in planes:
+        step_bytes = WARPS * warp_blocks * plane.bytes
+        ragged = 0 if step_bytes % PIECE == 0 and plane.alignment == PIECE else PIECE - plane.alignment
+        pieces = -(-(step_bytes + ragged) // PIECE)
+        # Rows lie so that the eight rows of a fragment fall into different banks.
+        slot = pieces * PIECE
+        slot += (min(64, 16 * run) - slot) % 128
+        staged.append(PlaneStage(pieces=pieces, slot_bytes=slot, at=at))
+        at += rows * slot
+    stages = 4
+    while stages > 2 and (stages - 1) * at > STAGE_LIMIT:
+        stages -= 1
+    return FloatRung(
+        name=f"{stem}_t{columns}__ksplit_mma_native_r{row_tiles}w{WARPS}",
+        activation=agreed.activation,
+        columns=columns,
+        column_tiles=tiles,
+        row_tiles=row_tiles,
+        warps=WARPS,
+        stage_blocks=WARPS * warp_blocks,
+        warp_blocks=warp_blocks,
+        stages=stages,
+        planes=tuple(staged),
+        stage_bytes=at,
+        shared_bytes=stages * at + WARPS * columns * (rows + 4) * 4 + PIECE,
+        min_ctas=2 if row_tiles == 1 and columns <= paired else 1,
+    )  # the last word of a block may look 4 bytes ahead
+
+
+def launch_ksplit_float(
+    rung: FloatRung, rows: int, tokens: int, multiprocessors: int, ctas_per_multiprocessor: int
+) -> tuple[Launch, int]:
+    """Launch numbers and the grid's y: column tiles of the rung's capacity; x is persistent over row tiles."""
+    tiles = -(-rows // rung.rows)
+    columns = -(-tokens // rung.columns)
+    resident = max(1, multiprocessors * ctas_per_multiprocessor // columns)
+    waves = -(-tiles // resident)
+    return Launch(grid=max(1, -(-tiles // waves)), block=32 * rung.warps, shared=rung.shared_bytes), columns
