@@ -113,7 +113,7 @@ def test_tokens_without_the_tensor_cores_are_served_by_dp4a(capsys: pytest.Captu
     text = capsys.readouterr().out
     assert "kernel mul_mat_q5_k_q8_g256_t2__multirow_native_r2\n" in text and "a ladder's rung of 2 columns" in text
     assert "x comes from quantize_activation_q8_g256_q5_k__warp_block" in text
-    assert "mul_mat_q5_k_q8_g256_t8__ksplit_mma_native_w8\n      needs arch other than sm_75, not sm_75\n" in text
+    assert "mul_mat_q5_k_q8_g256_t8__ksplit_mma_native_w8\n      needs arch one of sm_90, sm_100, not sm_75\n" in text
     assert "mul_mat_q5_k_q8_g256_t4__multirow_native_r2\n      needs T in 3..4, not 2\n" in text
 
 

@@ -45,6 +45,7 @@ def reported_cubins(*_: object, **__: object) -> Mapping[tuple[str, str], Any]:
             entries=tuple(
                 Resources(**{key: value for key, value in by_entry[entry, arch].items() if key != "arch"})
                 for entry in sorted(source.kernels)
+                if (entry, arch) in COMPILED
             ),
         )
         for plan, source in zip(MADE.plans, MADE.sources, strict=True)
