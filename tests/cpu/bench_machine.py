@@ -67,8 +67,8 @@ class EmulatedMachine:
 
     def kernel(self, name: str, text: str, entry: str, *, threads: int, shared: int) -> Kernel:
         assert self.compiled[name] == text, "compiled together, before the first is loaded"
-        # sm_89: the emulator has no griddepcontrol, and the rulers leave it out there.
-        program = emulate.compile(text, name, arch=890)
+        # sm_89 for the rulers: the emulator has no griddepcontrol, and they leave it out there.
+        program = emulate.compile(text, name, arch=890 if name == floors.FILE else 900)
         assert entry in program.parameters
         return Kernel(entry=entry, function=program, threads=threads, shared=shared, resident=2)
 

@@ -199,7 +199,7 @@ HELPERS = [
     # Only blocks shorter than a piece can begin and end in one: no shipped format has them.
     *_header("short block copied to its piece's end", SMALL, ("min(16, end) : end", "16 : end"), READ),
     *_header("both ends of one piece copied twice", SMALL, ("(last != 0 || lead == 0)", "true"), FAULT),
-    *_header("spread of packed bits", ("Q5_0", "narrow"), ("v << (8 - width)", "v << (9 - width)"), BITS),
+    *_header("spread of packed bits", ("Q5_0", "narrow"), ("v << (8 - apart)", "v << (9 - apart)"), BITS),
     *_header("spread of packed pairs", ("PACKED_PAIRS", "narrow"), ("pair | pair << 16", "pair | pair << 15"), BITS),
     *_header("words not shifted", TQ1, ("shift = (at & 3) * 8", "shift = (at & 2) * 4"), BITS),
     *_header("word shifted into itself", TQ1, ("high = p[i + 1]", "high = p[i]"), BITS),

@@ -302,7 +302,14 @@ def test_a_failed_compilation_leaves_nothing_behind(monkeypatch: pytest.MonkeyPa
     assert [path.name.split("-")[0] for path in (tmp_path / "emulate").iterdir()] == ["runtime"]
 
 
-@pytest.mark.parametrize(("header", "example"), [("qgen_ptx.cuh", "qgen_copy_wait"), ("qgen_mma.cuh", "qgen_mma_k16")])
+@pytest.mark.parametrize(
+    ("header", "example"),
+    [
+        ("qgen_ptx.cuh", "qgen_copy_wait"),
+        ("qgen_mma.cuh", "qgen_mma_k16"),
+        ("qgen_mma_float.cuh", "qgen_mma_bf16"),
+    ],
+)
 def test_host_header_has_every_function_of_the_device_header(header: str, example: str) -> None:
     """With as many parameters, the host's own place in the source aside."""
 
@@ -324,7 +331,7 @@ def test_the_hosts_headers_shadow_the_devices() -> None:
     """Every header that the host has for kernels, and those alone of the library's, are swapped."""
     library = {path.name for path in (paths.data_dir("templates") / "lib").glob("*.cuh")}
     host = {path.name for path in (Path(paths.__file__).parent / "emulate" / "host").glob("*.cuh")}
-    assert host == {"qgen_ptx.cuh", "qgen_mma.cuh"} and host < library
+    assert host == {"qgen_ptx.cuh", "qgen_mma.cuh", "qgen_mma_float.cuh"} and host < library
     for name in library - host:
         text = (paths.data_dir("templates") / "lib" / name).read_text()
         assert "asm" not in text, f"{name} is compiled by the host as it is"

@@ -71,7 +71,7 @@ def victim(mutant: Mutant) -> tuple[Format, str, Instance | None]:
     format = format_of(mutant)
     planned = plan.plan_matvec(format)
     if mutant.target[1] == "quantise":
-        text, instance = quantiser_text(plan.plan_quantize(planned)), None
+        text, instance = with_headers(quantiser_text(plan.plan_quantize(planned)), "qgen_quantize.cuh"), None
     else:
         text, instance = text_and_instance(mutant, planned)
     return format, with_headers(text, "qgen_parts.cuh") if mutant.header else text, instance

@@ -19,13 +19,14 @@ from kernel_cases import (
 )
 from kernel_checks import Matvec, check_quantize, quantize_vectors
 from test_ksplit import PLANS, RUNGS, SERVED
+from test_ksplit_float import ROUTED as FLOATS
 from test_multirow import SHIPPED
 
 from qgen import generate
-from qgen.plan import FragmentQuantizePlan, MatvecPlan, plan_quantize_fragments
+from qgen.plan import MatvecPlan, QuantizePlan, entries, plan_arrange, plan_quantize_fragments
 
 MATVEC = kernels("matvec")
-CONVERT = [kernel for kernel in kernels("convert") if not isinstance(plan_of(kernel), FragmentQuantizePlan)]
+CONVERT = [kernel for kernel in kernels("convert") if isinstance(plan_of(kernel), QuantizePlan)]
 
 
 def of(kernel: Kernel) -> Matvec:
@@ -44,11 +45,12 @@ def test_the_manifest_lists_exactly_the_kernels_that_are_planned() -> None:
 
 
 def test_every_kernel_has_its_test() -> None:
-    """Here, in test_multirow, or for tensor-core kernels and their quantisers in test_ksplit: every entry once."""
+    """Here, in test_multirow, or for tensor cores and what feeds them in test_ksplit and test_ksplit_float: once."""
     here = [kernel.entry for kernel in MATVEC + CONVERT]
     there = [instance.name for _, instance in SHIPPED] + [rung.name for _, rung in RUNGS]
     there += [plan_quantize_fragments(PLANS[format]).name for format in SERVED]
-    assert MATVEC and CONVERT and RUNGS and SERVED
+    there += [name for plan in FLOATS for name in (*entries(plan), plan_arrange(plan).name)]
+    assert MATVEC and CONVERT and RUNGS and SERVED and FLOATS
     assert sorted(here + there) == sorted(kernel.entry for kernel in kernels()), "a kernel without tests"
 
 

@@ -167,7 +167,7 @@ def toy(text: str, folder: Path) -> Format:
     return load_format(path)
 
 
-@pytest.mark.parametrize(("name", "activation"), zip(TOYS, itertools.cycle(CLASSES), strict=False))
+@pytest.mark.parametrize(("name", "activation"), list(zip(TOYS, itertools.cycle(CLASSES), strict=False)))
 def test_a_made_up_format_runs_to_the_bit(name: str, activation: str, tmp_path: Path) -> None:
     check_made_up(toy(TOYS[name], tmp_path), activation)
 
