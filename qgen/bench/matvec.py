@@ -16,6 +16,7 @@ from qgen import codec, contract, contract_float, emit, plan
 from qgen.bench.cases import AnyCandidate, Candidate, Case, FloatCandidate, MultirowCandidate, RungCandidate
 from qgen.bench.machine import Grid, Machine
 from qgen.bench.protocol import Rotation
+from qgen.run.launching import spreads
 from qgen.spec import Format
 
 PATTERN_BLOCKS = 4096  # different blocks; they repeat over the weights, which no cache notices
@@ -153,7 +154,8 @@ class Runnable:
     def both(self, i: int) -> None:
         """What a user's call costs, its launches dependent where they can be."""
         self.quantise(i, chained=True)
-        self.multiply(i, chained=True)
+        ctas = int(np.prod(self.grids[1]))
+        self.multiply(i, chained=spreads(ctas, self._operands.machine.facts.multiprocessors, self.resident))
 
     def result(self) -> F32:
         """y float32[tokens, N] of the first copy, from poisoned scratch and output."""

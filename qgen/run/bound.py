@@ -31,6 +31,7 @@ class Bound(ABC):
     instance: the variant of the matmul plan that runs
     """
 
+    _fit: tuple[int, int]  # multiprocessors, and CTAs of the matmul that fit on one
     instance: plan.Instance | plan.MultirowInstance | plan.Rung | plan.FloatRung
     max_tokens: int
     x_dtypes: tuple[str, ...] = ("float32",)
@@ -95,13 +96,14 @@ class Bound(ABC):
                 shape = (self.weight.rows,) if x.ndim == 1 else (tokens, self.weight.rows)
                 out, workspace = self._allocate(out, workspace, shape, nbytes)
             first, second = self._launches(tokens, x, workspace, out)
-            self._issue(self._quantize, self._quantiser, first)
-            self._issue(self._matmul, self.instance.name, second)
+            self._issue(self._quantize, self._quantiser, first, dependent=True)
+            ctas = int(np.prod(second[0]))
+            self._issue(self._matmul, self.instance.name, second, dependent=launching.spreads(ctas, *self._fit))
         return out
 
-    def _issue(self, function: Any, name: str, launch: Launch) -> None:
+    def _issue(self, function: Any, name: str, launch: Launch, *, dependent: bool) -> None:
         grid, block, args, shared = launch
-        if launching.why_not_dependent(room.arch_of_device(self.device)) is None:
+        if dependent and launching.why_not_dependent(room.arch_of_device(self.device)) is None:
             stream = int(room.cupy_module().cuda.get_current_stream().ptr)
             extent = (grid[0], grid[1] if len(grid) > 1 else 1)
             launching.launch_dependent(function, name, extent, block[0], args, shared, stream)
@@ -152,9 +154,9 @@ class Matvec(Bound):
         matvec, quantize = matvec_plans(weight.format)
         blocks = int(self._blocks)
         self._nbytes = matvec.workspace_bytes(blocks)
-        fit = self._load(quantize, quantize.name, matvec, 32 * matvec.warps, instance.shared_bytes)
+        self._fit = self._load(quantize, quantize.name, matvec, 32 * matvec.warps, instance.shared_bytes)
         first, y = plan.launch_quantize(quantize, blocks, 1)
-        second = plan.launch(matvec, instance, weight.rows, *fit)
+        second = plan.launch(matvec, instance, weight.rows, *self._fit)
         self._first = ((first.grid, y), (first.block,), first.shared)
         self._x_stride = np.int64(weight.columns)
         self._second = ((second.grid,), (second.block,), second.shared)
