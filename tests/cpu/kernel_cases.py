@@ -70,13 +70,13 @@ def text_of(kernel: Kernel) -> str:
 
 
 @cache
-def _compiled(path: str) -> emulate.Program:
-    return emulate.compile((GENERATED / path).read_text(encoding="utf-8"), Path(path).stem)
+def _compiled(path: str, arch: int) -> emulate.Program:
+    return emulate.compile((GENERATED / path).read_text(encoding="utf-8"), Path(path).stem, arch=arch)
 
 
-def program(kernel: Kernel) -> emulate.Program:
-    """The file that holds the kernel, compiled for the emulator."""
-    return _compiled(kernel.path)
+def program(kernel: Kernel, arch: int = 900) -> emulate.Program:
+    """The file that holds the kernel, compiled for the emulator as for an architecture."""
+    return _compiled(kernel.path, arch)
 
 
 # ---- operands ---------------------------------------------------------------------------------------------------
