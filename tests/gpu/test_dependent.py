@@ -13,7 +13,7 @@ from qgen.run import device, launching
 from qgen.spec import load_formats
 from qgen.weights import Weight
 
-N, K = 2064, 1024
+N, K = 8208, 1024  # enough rows for grids that fill more than half of a large device
 CALLS = 24
 FORMATS = load_formats()
 
