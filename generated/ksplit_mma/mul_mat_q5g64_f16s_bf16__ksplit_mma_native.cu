@@ -38,6 +38,13 @@ struct T16R1 {
     static constexpr int weight_high_pieces = 16, weight_high_slot = 288, weight_high_at = 16896;
     static constexpr int weight_scale_pieces = 5, weight_scale_slot = 160, weight_scale_at = 21504;
 };
+struct T32R1 {
+    static constexpr int column_tiles = 4, row_tiles = 1, warps = 8, warp_blocks = 4, stages = 2;
+    static constexpr int stage_bytes = 24064;
+    static constexpr int weight_base_pieces = 64, weight_base_slot = 1056, weight_base_at = 0;
+    static constexpr int weight_high_pieces = 16, weight_high_slot = 288, weight_high_at = 16896;
+    static constexpr int weight_scale_pieces = 5, weight_scale_slot = 160, weight_scale_at = 21504;
+};
 // The code words of thread t for one block of one row, which starts at these bytes of shared memory.
 __device__ __forceinline__ void block_codes(int weight_base, int weight_high, int weight_scale, int t, uint32_t (&q)[kCodeWords]) {
     [[maybe_unused]] const int lane0 = 0 + 16 * (t >> 0 & 1);
@@ -238,4 +245,11 @@ extern "C" __global__ void __launch_bounds__(256, 2)
 mul_mat_q5g64_f16s_bf16_t16__ksplit_mma_native_r1w8(const uint8_t* __restrict__ weight_base, int64_t weight_base_stride, const uint8_t* __restrict__ weight_high, int64_t weight_high_stride, const uint8_t* __restrict__ weight_scale, int64_t weight_scale_stride, int rows, int blocks,
     int tokens, const uint8_t* __restrict__ activation, float* __restrict__ y, int64_t y_stride) {
     ksplit<T16R1>(weight_base, weight_base_stride, weight_high, weight_high_stride, weight_scale, weight_scale_stride, rows, blocks, tokens, activation, y, y_stride);
+}
+
+// capacity 32 tokens, 16 rows, 8 warps, 4 blocks a warp and stage, 2 stages; 68624 bytes of shared memory
+extern "C" __global__ void __launch_bounds__(256, 1)
+mul_mat_q5g64_f16s_bf16_t32__ksplit_mma_native_r1w8(const uint8_t* __restrict__ weight_base, int64_t weight_base_stride, const uint8_t* __restrict__ weight_high, int64_t weight_high_stride, const uint8_t* __restrict__ weight_scale, int64_t weight_scale_stride, int rows, int blocks,
+    int tokens, const uint8_t* __restrict__ activation, float* __restrict__ y, int64_t y_stride) {
+    ksplit<T32R1>(weight_base, weight_base_stride, weight_high, weight_high_stride, weight_scale, weight_scale_stride, rows, blocks, tokens, activation, y, y_stride);
 }

@@ -66,7 +66,8 @@ def test_every_token_gets_the_bits_it_gets_alone(cupy: FakeCupy, format: str, ac
         for policy in ("fastest", "invariant"):
             y = run.mul_mat(weight, Array(x[:tokens], 0), policy=policy, activation=activation)
             assert y.shape == (tokens, N) and same_bits(y, wanted[:tokens]), (tokens, policy)
-            columns = 16 if tokens > 8 and chosen == "bf16" else 8
+            wide = 32 if weight.format.split and tokens > 16 else 16
+            columns = wide if tokens > 8 and chosen == "bf16" else 8
             (arrange, _), (kernel, _) = cupy.launches[-2:]
             assert arrange.startswith(f"quantize_activation_{chosen}_") and f"_t{columns}__ksplit_mma" in kernel
         y = run.mul_mat(weight, Array(narrow[:tokens].copy(), 0), activation=activation)
