@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
@@ -97,7 +98,7 @@ class Bound(ABC):
                 out, workspace = self._allocate(out, workspace, shape, nbytes)
             first, second = self._launches(tokens, x, workspace, out)
             self._issue(self._quantize, self._quantiser, first, dependent=True)
-            ctas = int(np.prod(second[0]))
+            ctas = math.prod(second[0])
             self._issue(self._matmul, self.instance.name, second, dependent=launching.spreads(ctas, *self._fit))
         return out
 
@@ -137,7 +138,7 @@ class Bound(ABC):
                 "pass workspace=qgen.workspace(weight, tokens=T), made before the capture, and keep it",
             )
         begin = 0 if workspace is not None else -(-nbytes // _ALIGNMENT) * _ALIGNMENT
-        buffer = cupy.empty(begin + 4 * int(np.prod(shape)), dtype=np.uint8)
+        buffer = cupy.empty(begin + 4 * math.prod(shape), dtype=np.uint8)
         result = buffer[begin:].view(np.float32).reshape(shape)
         return result, buffer[:begin] if workspace is None else workspace
 
