@@ -7,11 +7,15 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from qgen.run import mul_mat, to_device, workspace
+    from qgen.storage import repack
     from qgen.weights import Weight, load
 
-__all__ = ["Weight", "load", "mul_mat", "to_device", "workspace"]
+__all__ = ["Weight", "load", "mul_mat", "repack", "to_device", "workspace"]
 
-_HOMES = {"Weight": "weights", "load": "weights", "mul_mat": "run", "to_device": "run", "workspace": "run"}
+_HOMES = {
+    "Weight": "weights", "load": "weights", "repack": "storage", "mul_mat": "run", "to_device": "run",
+    "workspace": "run",
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> object:

@@ -16,18 +16,25 @@ from qgen import gguf, layout
 from qgen.errors import QgenError
 from qgen.gguf import GgufFile, GgufTensor
 from qgen.gguf.types import PLAIN_TYPES
+from qgen.plan import TILE_ROWS, TileLayout, plan_tile
 from qgen.spec import Format, load_formats
+
+STORAGES = ("native", "tiled")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Weight:
-    """A quantised matrix of `rows` (N, output features) by `columns` (K, input features), in native storage.
+    """A quantised matrix of `rows` (N, output features) by `columns` (K, input features).
 
-    row_stride_bytes: from one row to the next; of a format stored in planes, the bytes of a row over all of them
+    storage:          "native", as in the file, or "tiled": the same bytes interleaved over sixteen rows, as
+                      `qgen.repack` makes them, for formats that have such a layout (see qgen.plan.tile)
+    row_stride_bytes: from one row to the next; of a format stored in planes, the bytes of a row over all of them; of
+                      tiles, the bytes of a row's blocks
     data:             uint8, C-contiguous, row 0 at its first byte, at least (rows - 1) * row_stride_bytes plus one
                       row; planes one after the other, each from a multiple of the format's plane_align, rows filled up
-                      to whole multiples of its k_pad columns. A NumPy array (mapped or in memory) or anything on a
-                      device with __cuda_array_interface__ or __dlpack__, which is checked when a kernel first takes it.
+                      to whole multiples of its k_pad columns; tiles whole, the last ones with their zero rows. A NumPy
+                      array (mapped or in memory) or anything on a device with __cuda_array_interface__ or __dlpack__,
+                      which is checked when a kernel first takes it.
     Raises QgenError (stage "weight") when these do not fit together.
     """
 
@@ -37,6 +44,7 @@ class Weight:
     row_stride_bytes: int
     data: Any = field(repr=False)
     name: str = "weight"
+    storage: str = "native"
 
     @classmethod
     def of(
@@ -48,6 +56,7 @@ class Weight:
         columns: int,
         row_stride_bytes: int | None = None,
         name: str = "weight",
+        storage: str = "native",
     ) -> Weight:
         """A Weight from a format's name: `Weight.of("Q4_K", data, rows=N, columns=K)`.
 
@@ -65,6 +74,7 @@ class Weight:
             row_stride_bytes=_row_bytes(resolved, columns) if row_stride_bytes is None else row_stride_bytes,
             data=data,
             name=name,
+            storage=storage,
         )
 
     def __post_init__(self) -> None:
@@ -86,9 +96,29 @@ class Weight:
                 allowed=f"a multiple of {self.format.block}, the block of {self.format.name}",
                 next="quantise to a format whose block divides K",
             )
+        self._check_storage()
         self._check_stride()
         if isinstance(self.data, np.ndarray):
             check_bytes(self, self.data)
+
+    def _check_storage(self) -> None:
+        if self.storage not in STORAGES:
+            raise self._error(found=f"storage {self.storage!r}", allowed=" or ".join(map(repr, STORAGES)))
+        if self.storage != "tiled":
+            return
+        try:
+            tile_layout(self.format)
+        except QgenError as reason:
+            raise self._error(
+                found=f"tiled storage of {self.format.name}: {reason.found}",
+                allowed=f"native storage, or {reason.allowed}",
+                next="keep the bytes as they are in the file: storage='native'",
+            ) from reason
+        if self.row_stride_bytes != self.row_bytes:
+            raise self._error(
+                found=f"a row stride of {self.row_stride_bytes} bytes",
+                allowed=f"{self.row_bytes}: in tiles there is nothing between the rows",
+            )
 
     def _check_stride(self) -> None:
         if self.format.split and self.row_stride_bytes != self.row_bytes:
@@ -115,7 +145,11 @@ class Weight:
 
     @property
     def planes(self) -> tuple[layout.Span, ...]:
-        """Where each plane lies in the data, and its rows; one for formats stored in blocks, none without rows."""
+        """Where each plane lies in the data, and its rows; one for formats stored in blocks, none without rows.
+
+        Raises QgenError for a weight in tiles, whose rows lie between each other.
+        """
+        self.check_native()
         if not self.rows:
             return ()
         if self.format.split:
@@ -124,7 +158,9 @@ class Weight:
 
     @property
     def nbytes(self) -> int:
-        """Bytes from the first row's first byte to the last row's last."""
+        """Bytes from the first row's first byte to the last row's last; of tiles, those of the zero rows too."""
+        if self.storage == "tiled":
+            return tile_layout(self.format).bytes(self.rows, self.columns // self.format.block)
         if self.format.split:
             return layout.matrix(self.format, rows=self.rows, columns=self.columns).total if self.rows else 0
         return (self.rows - 1) * self.row_stride_bytes + self.row_bytes if self.rows else 0
@@ -133,6 +169,15 @@ class Weight:
     def on_host(self) -> bool:
         """Whether the bytes are in host memory, or still in a mapped file."""
         return isinstance(self.data, np.ndarray)
+
+    def check_native(self) -> None:
+        """Raises QgenError for a weight whose bytes are not as in the file."""
+        if self.storage != "native":
+            raise self._error(
+                found=f"{self.storage} storage",
+                allowed="native storage: rows of whole blocks",
+                next="repack it first: qgen.repack(weight, storage='native'), on a device qgen.run.repack",
+            )
 
     def _error(self, *, found: str, allowed: str, next: str = "correct the arguments of qgen.Weight") -> QgenError:
         return QgenError(stage="weight", subject=self.name, found=found, allowed=allowed, next=next)
@@ -150,7 +195,9 @@ def check_bytes(weight: Weight, data: Any) -> None:
         raise refuse(f"data of shape {data.shape} with strides {data.strides}", "C-contiguous data")
     if data.size < weight.nbytes:
         sum_of = f"{weight.rows - 1} x {weight.row_stride_bytes} + {weight.row_bytes}"
-        if weight.format.split:
+        if weight.storage == "tiled":
+            sum_of = f"{-(-weight.rows // TILE_ROWS)} row tiles x {TILE_ROWS} rows x {weight.row_bytes}"
+        elif weight.format.split:
             sum_of = "the end of the last plane; " + ", ".join(
                 f"{span.plane} at {span.offset}: {weight.rows} x {span.row_stride}" for span in weight.planes
             )
@@ -232,6 +279,12 @@ def formats_by_id() -> dict[int, Format]:
 
 # Read once a process: every weight asks for them.
 _formats = cache(load_formats)
+
+
+@cache
+def tile_layout(format: Format) -> TileLayout:
+    """Where the bytes of a format lie in tiled storage. Raises QgenError with the planner's reason without one."""
+    return plan_tile(format)
 
 
 class Model:

@@ -28,11 +28,14 @@ from qgen.plan.quantize import (
     plan_quantize_fragments,
 )
 from qgen.plan.records import ActivationLayout, Contract
+from qgen.plan.tile import ROWS as TILE_ROWS
+from qgen.plan.tile import TileLayout, plan_tile
 from qgen.spec.records import Format
 
 __all__ = [
     "CLASSES",
     "MAX_TOKENS",
+    "TILE_ROWS",
     "ActivationLayout",
     "ArrangePlan",
     "Contract",
@@ -51,6 +54,7 @@ __all__ = [
     "Plan",
     "QuantizePlan",
     "Rung",
+    "TileLayout",
     "contract",
     "entries",
     "float_contract",
@@ -69,6 +73,7 @@ __all__ = [
     "plan_multirow",
     "plan_quantize",
     "plan_quantize_fragments",
+    "plan_tile",
 ]
 
 Plan = MatvecPlan | QuantizePlan | MultirowPlan | KsplitPlan | FragmentQuantizePlan | FloatKsplitPlan | ArrangePlan

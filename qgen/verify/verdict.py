@@ -18,7 +18,11 @@ Rows = NDArray[np.int64]
 
 
 def row_bytes(weight: Weight, rows: Rows) -> U8:
-    """uint8[len(rows), bytes of a row]: copies of the chosen rows of a weight on the host, without padding."""
+    """uint8[len(rows), bytes of a row]: copies of the chosen rows of a weight on the host, without padding.
+
+    Raises QgenError for a weight in tiles.
+    """
+    weight.check_native()
     lines = np.lib.stride_tricks.as_strided(
         weight.data.reshape(-1), (weight.rows, weight.row_bytes), (weight.row_stride_bytes, 1), writeable=False
     )
