@@ -33,7 +33,8 @@ typedef enum qgen_op {
     QGEN_OP_MUL_MAT = 2,
     QGEN_OP_MUL_MAT_ID = 3,
     QGEN_OP_QUANTIZE_ACTIVATION = 4,
-    QGEN_OP_COUNT = 5
+    QGEN_OP_REPACK = 5,
+    QGEN_OP_COUNT = 6
 } qgen_op;
 
 /* weight format */
@@ -208,8 +209,8 @@ int qgen_format_of_gguf(int type);
 int qgen_arch_of_capability(int major, int minor);
 
 /* All kernels and refusals, by number. */
-#define QGEN_KERNELS 358
-#define QGEN_REFUSALS 99
+#define QGEN_KERNELS 398
+#define QGEN_REFUSALS 111
 const qgen_kernel *qgen_kernel_at(int number); /* the stand-in for a number there is not */
 const char *qgen_refusal_code(int number);     /* "" for a number there is not */
 const char *qgen_refusal_reason(int number);

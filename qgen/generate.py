@@ -10,7 +10,7 @@ from pathlib import Path
 from qgen import archs, build, dispatch, paths, tree
 from qgen.emit import Source, emit
 from qgen.errors import QgenError
-from qgen.plan import MatvecPlan, MultirowPlan, Plan, QuantizePlan, entries, plan_all
+from qgen.plan import MatvecPlan, MultirowPlan, Plan, QuantizePlan, RepackPlan, entries, plan_all
 from qgen.spec import load_formats
 
 RESOURCES = "resources.json"
@@ -113,7 +113,7 @@ def compile_sources(
     done: dict[tuple[str, str], build.Cubin] = {}
     groups: dict[tuple[str, ...], list[tuple[str, str]]] = {}
     for plan, source in zip(made.plans, made.sources, strict=True):
-        requires = () if isinstance(plan, MatvecPlan | MultirowPlan | QuantizePlan) else plan.requires
+        requires = () if isinstance(plan, MatvecPlan | MultirowPlan | QuantizePlan | RepackPlan) else plan.requires
         routed = frozenset[str]().union(*(made.archs[kernel] for kernel in source.kernels))
         able = tuple(
             a.name for a in targets if a.name in routed and all(getattr(a.instructions, need) for need in requires)

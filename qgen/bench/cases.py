@@ -24,6 +24,7 @@ from qgen.plan import (
     MultirowPlan,
     Plan,
     QuantizePlan,
+    RepackPlan,
     Rung,
 )
 from qgen.spec import Format
@@ -166,7 +167,8 @@ AnyCandidate = Candidate | RungCandidate | MultirowCandidate | FloatCandidate
 
 def of_activation(plans: Iterable[Plan], activation: str) -> list[Plan]:
     """The plans for a class of float activations; for "" those for int8."""
-    return [p for p in plans if (p.layout.activation if p.layout.activation in CLASSES else "") == activation]
+    multiply = [p for p in plans if not isinstance(p, RepackPlan)]
+    return [p for p in multiply if (p.layout.activation if p.layout.activation in CLASSES else "") == activation]
 
 
 @dataclass(frozen=True)

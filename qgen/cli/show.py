@@ -11,6 +11,7 @@ from qgen import generate
 from qgen.cli import emit_json
 from qgen.errors import QgenError
 from qgen.plan import (
+    TILE_ROWS,
     ActivationLayout,
     Contract,
     FloatContract,
@@ -21,6 +22,7 @@ from qgen.plan import (
     MatvecPlan,
     MultirowPlan,
     Plan,
+    TileLayout,
     entries,
 )
 from qgen.spec import load_formats
@@ -116,7 +118,11 @@ def _contract(c: Contract | FloatContract) -> str:
     return f"{c.name}: units of {c.unit}, {c.slices} slices by block, halving tree"
 
 
-def _print_layout(layout: ActivationLayout | FragmentLayout | FloatFragments) -> None:
+def _print_layout(layout: ActivationLayout | FragmentLayout | FloatFragments | TileLayout) -> None:
+    if isinstance(layout, TileLayout):
+        pieces = ", ".join(str(piece.bytes) for piece in layout.pieces)
+        print(f"layout    {layout.name}: tiles of {TILE_ROWS} rows and one block, pieces of {pieces} bytes a row")
+        return
     if isinstance(layout, FloatFragments):
         sums = f", {layout.groups} sum(s)" if layout.sums else ""
         shape = f"eight tokens a tile, {layout.pieces} x 16 bytes a thread, token and block{sums}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from qgen.dispatch.choose import routed_batch, routed_float, routed_instance
+from qgen.dispatch.choose import routed_batch, routed_float, routed_instance, routed_repack
 from qgen.dispatch.request import Decision, Request
 from qgen.dispatch.table import Table, lookup
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Decision", "Request", "Table", "files", "keep_routed", "lookup", "prove_shipped", "read_report",
-    "routed_archs", "routed_batch", "routed_float", "routed_instance",
+    "routed_archs", "routed_batch", "routed_float", "routed_instance", "routed_repack",
 ]  # fmt: skip
 
 _HOMES = dict.fromkeys(("files", "keep_routed", "prove_shipped", "read_report", "routed_archs"), "shipped")

@@ -24,19 +24,29 @@ from qgen.spec import Format
 V = TypeVar("V", bound=Instance | Rung | MultirowInstance | FloatRung)
 
 
-def routed_instance(plan: MatvecPlan, rows: int, columns: int, arch: str, policy: str = "fastest") -> Instance:
+def routed_instance(
+    plan: MatvecPlan, rows: int, columns: int, arch: str, policy: str = "fastest", storage: str = "native"
+) -> Instance:
     """The variant for one token and a weight of `rows` x `columns` on `arch`.
 
+    storage: the weight's
     Raises QgenError with the reason of a refusal.
     """
-    return _routed(plan.format, plan.contract.activation, plan.instances, 1, rows, columns, arch, policy)
+    return _routed(plan.format, plan.contract.activation, plan.instances, 1, rows, columns, arch, policy, storage)
 
 
 def routed_batch(
-    format: Format, rows: int, columns: int, tokens: int, arch: str, policy: str = "fastest"
+    format: Format,
+    rows: int,
+    columns: int,
+    tokens: int,
+    arch: str,
+    policy: str = "fastest",
+    storage: str = "native",
 ) -> Rung | MultirowInstance:
     """The variant for `tokens` > 1 tokens and a weight of `rows` x `columns` on `arch`.
 
+    storage: the weight's
     Raises QgenError with the reason of a refusal.
     """
     variants: list[Rung | MultirowInstance] = []
@@ -44,27 +54,67 @@ def routed_batch(
         variants += plan_multirow(format).instances
     with contextlib.suppress(QgenError):
         variants += plan_ksplit(format).rungs
-    return _routed(format.name, format.activation or "none", variants, tokens, rows, columns, arch, policy)
+    return _routed(format.name, format.activation or "none", variants, tokens, rows, columns, arch, policy, storage)
 
 
 def routed_float(
-    format: Format, activation: str, rows: int, columns: int, tokens: int, arch: str, policy: str = "fastest"
+    format: Format,
+    activation: str,
+    rows: int,
+    columns: int,
+    tokens: int,
+    arch: str,
+    policy: str = "fastest",
+    storage: str = "native",
 ) -> FloatRung:
     """The rung for `tokens` tokens of activation class "f16" or "bf16", and a weight of `rows` x `columns` on `arch`.
 
+    storage: the weight's
     Raises QgenError with the reason of a refusal.
     """
     try:
         rungs: tuple[FloatRung, ...] = plan_ksplit_float(format, activation).rungs
     except QgenError:  # the dispatch has better words for a format without a ladder
         rungs = ()
-    return _routed(format.name, activation, rungs, tokens, rows, columns, arch, policy)
+    return _routed(format.name, activation, rungs, tokens, rows, columns, arch, policy, storage)
+
+
+def routed_repack(format: Format, storage: str, rows: int, columns: int, arch: str) -> str:
+    """The kernel that brings a weight of `rows` x `columns` from `storage` to the other one on `arch`.
+
+    Raises QgenError with the reason of a refusal.
+    """
+    # How x comes is all the same to it, but every request names it.
+    request = Request(
+        "repack", format.name, format.activation or "f32", T=1, N=rows, K=columns, arch=arch, storage=storage
+    )
+    decision = lookup(request)
+    if decision.kernel is None:
+        raise QgenError(
+            stage="dispatch",
+            subject=f"{format.name} {rows} x {columns} on {arch}",
+            found=decision.reason,
+            allowed="a weight that the dispatch serves",
+            next=f"qgen explain --op repack --format {format.name} --arch {arch} -N {rows} -K {columns} "
+            f"--storage {storage}",
+        )
+    return decision.kernel
 
 
 def _routed(
-    format: str, activation: str, variants: Sequence[V], tokens: int, rows: int, columns: int, arch: str, policy: str
+    format: str,
+    activation: str,
+    variants: Sequence[V],
+    tokens: int,
+    rows: int,
+    columns: int,
+    arch: str,
+    policy: str,
+    storage: str,
 ) -> V:
-    request = Request("mul_mat", format, activation, T=tokens, N=rows, K=columns, arch=arch, policy=policy)
+    request = Request(
+        "mul_mat", format, activation, T=tokens, N=rows, K=columns, arch=arch, policy=policy, storage=storage
+    )
     decision = lookup(request)
     for variant in variants:
         if variant.name == decision.kernel:
@@ -76,5 +126,6 @@ def _routed(
         allowed="a request that the dispatch serves",
         next=f"qgen explain --op mul_mat --format {format} --arch {arch} -T {tokens} -N {rows} -K {columns}"
         + f" --activation {activation}"
-        + ("" if policy == "fastest" else f" --policy {policy}"),
+        + ("" if policy == "fastest" else f" --policy {policy}")
+        + ("" if storage == "native" else f" --storage {storage}"),
     )

@@ -24,6 +24,7 @@ from qgen.plan import (
     MultirowPlan,
     Plan,
     QuantizePlan,
+    RepackPlan,
 )
 from qgen.spec.records import Format
 
@@ -118,7 +119,7 @@ def catalog(
     }
     taken: dict[str, list[str]] = {name: [] for name in formats}
     for plan in plans:
-        if not isinstance(plan, converts) and plan.layout.activation not in taken[plan.format]:
+        if not isinstance(plan, converts | RepackPlan) and plan.layout.activation not in taken[plan.format]:
             taken[plan.format].append(plan.layout.activation)
         if isinstance(plan, MatvecPlan):
             kernels += _matvec(plan, quantisers.get(plan.layout.name), space)
@@ -135,6 +136,8 @@ def catalog(
             kernels += _ksplit(plan, quantisers.get(plan.layout.name), space, archs)
             rungs = numbers[plan.format]["float_rungs"] + len(plan.rungs)
             numbers[plan.format] |= {"tokens": MAX_TOKENS, "float_rungs": rungs}
+        elif isinstance(plan, RepackPlan):
+            kernels += _repack(plan, space)
         else:
             kernels.append(_quantize(plan, space, archs))
     facts = {
@@ -286,3 +289,25 @@ def _quantize(
         knobs={"order": "fragments" if fragments else "teams", "class": _class(plan.layout.activation)},
         requires=requires,
     )  # fmt: skip
+
+
+def _repack(plan: RepackPlan, space: Space) -> list[Kernel]:
+    """The storage asked about is the one the weight has; x has no part in it."""
+    where: dict[str, Condition] = {
+        "op": frozenset({plan.op}),
+        "format": frozenset({plan.format}),
+        "epilogue": frozenset({"none"}),
+        "K": _integers(space.axis("K"), plan.block, INT32_MAX, plan.block),
+        "N": _integers(space.axis("N"), 1, MAX_ROWS),
+    }
+    return [
+        Kernel(
+            name=name, file=plan.file, op=plan.op, family=plan.family, format=plan.format,
+            where={**where, "storage": frozenset({storage})},
+            threads=32 * plan.warps, shared_bytes=plan.shared_bytes, rows=plan.tile_rows,
+            alignment=alignment, knobs={"to": to},
+        )
+        for name, storage, to, alignment in (
+            (plan.to_tiled, "native", "tiled", 1), (plan.to_native, "tiled", "native", 16),
+        )
+    ]  # fmt: skip

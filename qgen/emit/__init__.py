@@ -15,6 +15,7 @@ from qgen import paths
 from qgen.emit.ksplit import FragmentQuantizeKernel, ksplit_kernel
 from qgen.emit.ksplit_float import arrange_kernel, float_facts, float_kernel
 from qgen.emit.multirow import multirow_kernel
+from qgen.emit.repack import repack_facts, repack_kernel
 from qgen.emit.sums import FloatStep, Total, block_sums
 from qgen.errors import QgenError
 from qgen.plan import (
@@ -26,6 +27,7 @@ from qgen.plan import (
     MultirowPlan,
     Plan,
     QuantizePlan,
+    RepackPlan,
     entries,
 )
 
@@ -119,6 +121,9 @@ def emit(plan: Plan, guards: Mapping[str, str] = MappingProxyType({})) -> Source
         template = "arrange.cu.j2"
         subject = f"to {plan.layout.activation} for {plan.format} fragments"
         kernel = arrange_kernel(plan, _header(plan, template, subject, []))
+    elif isinstance(plan, RepackPlan):
+        template = "repack.cu.j2"
+        kernel = repack_kernel(plan, _header(plan, template, f"{plan.format} to tiles and back", repack_facts(plan)))
     elif isinstance(plan, MatvecPlan):
         template, kernel = "matvec.cu.j2", _matvec(plan)
     else:

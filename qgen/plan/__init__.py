@@ -28,6 +28,7 @@ from qgen.plan.quantize import (
     plan_quantize_fragments,
 )
 from qgen.plan.records import ActivationLayout, Contract
+from qgen.plan.repack import Place, RepackPlan, launch_repack, plan_repack
 from qgen.plan.tile import ROWS as TILE_ROWS
 from qgen.plan.tile import TileLayout, plan_tile
 from qgen.spec.records import Format
@@ -51,8 +52,10 @@ __all__ = [
     "MatvecPlan",
     "MultirowInstance",
     "MultirowPlan",
+    "Place",
     "Plan",
     "QuantizePlan",
+    "RepackPlan",
     "Rung",
     "TileLayout",
     "contract",
@@ -65,6 +68,7 @@ __all__ = [
     "launch_multirow",
     "launch_quantize",
     "launch_quantize_fragments",
+    "launch_repack",
     "plan_all",
     "plan_arrange",
     "plan_ksplit",
@@ -73,10 +77,14 @@ __all__ = [
     "plan_multirow",
     "plan_quantize",
     "plan_quantize_fragments",
+    "plan_repack",
     "plan_tile",
 ]
 
-Plan = MatvecPlan | QuantizePlan | MultirowPlan | KsplitPlan | FragmentQuantizePlan | FloatKsplitPlan | ArrangePlan
+Plan = (
+    MatvecPlan | QuantizePlan | MultirowPlan | KsplitPlan | FragmentQuantizePlan | FloatKsplitPlan | ArrangePlan
+    | RepackPlan
+)  # fmt: skip
 
 
 def entries(plan: Plan) -> tuple[str, ...]:
@@ -85,6 +93,8 @@ def entries(plan: Plan) -> tuple[str, ...]:
         return tuple(instance.name for instance in plan.instances)
     if isinstance(plan, KsplitPlan | FloatKsplitPlan):
         return tuple(rung.name for rung in plan.rungs)
+    if isinstance(plan, RepackPlan):
+        return plan.to_tiled, plan.to_native
     return (plan.name,)
 
 
@@ -92,7 +102,7 @@ def plan_all(formats: dict[str, Format]) -> tuple[tuple[Plan, ...], dict[str, Qg
     """Every plan of `formats`, and for the formats without kernels the refusal that says why.
 
     A format has kernels for T = 1 and for a few tokens with the int8 activation its file names, where its layout allows
-    it a ladder for more, and a ladder from T = 1 up for each class of float activations.
+    it a ladder for more, a ladder from T = 1 up for each class of float activations, and repackers where it has tiles.
     """
     plans: list[Plan] = []
     refused: dict[str, QgenError] = {}
@@ -101,6 +111,8 @@ def plan_all(formats: dict[str, Format]) -> tuple[tuple[Plan, ...], dict[str, Qg
         if made:
             refused.pop(name, None)
         plans += made
+        with contextlib.suppress(QgenError):
+            plans.append(plan_repack(format))
     return tuple(plans), refused
 
 

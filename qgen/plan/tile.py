@@ -45,6 +45,11 @@ class TileLayout:
     pieces: tuple[Piece, ...]
 
     @property
+    def name(self) -> str:
+        """What the manifest calls it."""
+        return f"tiled_{self.format.lower()}"
+
+    @property
     def tile_bytes(self) -> int:
         """Bytes of a tile."""
         return ROWS * self.block_bytes

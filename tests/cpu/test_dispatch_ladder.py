@@ -20,6 +20,7 @@ from qgen.plan import (
     MatvecPlan,
     MultirowPlan,
     QuantizePlan,
+    RepackPlan,
     Rung,
     plan_all,
 )
@@ -144,9 +145,10 @@ def test_kernels_are_compiled_only_where_they_are_reached(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(build, "compile_all", compile_all)
     generate.compile_sources(made)
+    everywhere = MatvecPlan | QuantizePlan | RepackPlan
     for plan in made.plans:
         archs = {arch for name, arch in compiled if name == plan.file}
-        wanted = set(load_archs()) - (set() if isinstance(plan, MatvecPlan | QuantizePlan) else {"sm_75"})
+        wanted = set(load_archs()) - (set() if isinstance(plan, everywhere) else {"sm_75"})
         if isinstance(plan, MultirowPlan):
             wanted = {"sm_75", "sm_90"} if plan.format in FEW else {"sm_75"}
         assert archs == wanted, plan.file

@@ -198,7 +198,7 @@ activation=f32             activation  q8_g256, bf16, f16
 activation=q8_g32          activation  q8_g256, bf16, f16
 activation=f16,arch=sm_75  instruction m16n8k16
 activation=bf16,arch=sm_75 instruction m16n8k16
-storage=tiled              storage     repacking
+storage=tiled              storage     repack the weight to native
 epilogue=bias              epilogue    fused
 epilogue=glu               epilogue    fused
 contiguous=                contiguous  dense

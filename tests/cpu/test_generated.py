@@ -15,7 +15,7 @@ from qgen import archs, build, dispatch, generate, tree
 from qgen.build.resources import Resources
 from qgen.cli import main
 from qgen.errors import QgenError
-from qgen.plan import FloatKsplitPlan, KsplitPlan, MatvecPlan, MultirowPlan
+from qgen.plan import FloatKsplitPlan, KsplitPlan, MatvecPlan, MultirowPlan, RepackPlan, entries
 
 MADE = generate.generate()
 ENTRIES = {entry for source in MADE.sources for entry in source.kernels}
@@ -102,6 +102,8 @@ def test_the_report_shows_no_spill_and_registers_for_the_promised_blocks() -> No
             paired |= {r.name for r in plan.rungs if r.min_ctas == 2}
         elif isinstance(plan, FloatKsplitPlan):
             promised |= {r.name: 32 * r.warps * r.min_ctas for r in plan.rungs}
+        elif isinstance(plan, RepackPlan):
+            promised |= dict.fromkeys(entries(plan), 32 * plan.warps * plan.min_ctas)
         else:
             promised[plan.name] = 32 * plan.warps
     for row in rows():

@@ -1,0 +1,110 @@
+// repack IQ4_NL to tiles and back, family convert.
+// Generated from specs/formats/iq4_nl.toml and templates/repack.cu.j2;
+// edit those, then run: qgen build
+//
+// native      rows of blocks of 18 bytes, row_stride bytes apart, at any address
+// tiled       [row tile of 16 rows][block]: pieces of 16, 2 bytes of a block one after the
+//             other, of each piece the 16 rows; rows that only fill up the last tile are zero
+//
+#include "qgen_stores.cuh"
+
+extern __shared__ __align__(16) uint8_t qgen_shared[];
+
+namespace {
+
+constexpr int kRows = 16;          // rows of a tile
+constexpr int kBlockBytes = 18;
+constexpr int kTileBytes = 288;   // one block of each row
+constexpr int kSpan = 56;          // neighbouring tiles that a CTA moves at once
+constexpr int kWarps = 8;          // warps of a CTA
+
+// Where byte i of a row's block lies in the tile: in row 0, and how far from one row to the next.
+__device__ const uint2 kPlace[kBlockBytes] = {
+{256, 2}, {257, 2}, {0, 16}, {1, 16}, {2, 16}, {3, 16}, {4, 16}, {5, 16},
+{6, 16}, {7, 16}, {8, 16}, {9, 16}, {10, 16}, {11, 16}, {12, 16}, {13, 16},
+{14, 16}, {15, 16},
+};
+
+// Bytes at .. at + n - 1 of a row (counted from the CTA's first block), the first lowest in v, to the tiles in shared
+// memory.
+template <int n>
+__device__ __forceinline__ void scatter(int row, int at, uint32_t v) {
+    int block = at / kBlockBytes, byte = at % kBlockBytes;
+#pragma unroll
+    for (int i = 0; i < n; ++i) {
+        qgen_shared[block * kTileBytes + kPlace[byte].x + row * kPlace[byte].y] = (uint8_t)(v >> (8 * i));
+        if (++byte == kBlockBytes) byte = 0, ++block;
+    }
+}
+
+// The same bytes from there.
+template <int n>
+__device__ __forceinline__ uint32_t gather(int row, int at) {
+    int block = at / kBlockBytes, byte = at % kBlockBytes;
+    uint32_t v = 0;
+#pragma unroll
+    for (int i = 0; i < n; ++i) {
+        v |= (uint32_t)qgen_shared[block * kTileBytes + kPlace[byte].x + row * kPlace[byte].y] << (8 * i);
+        if (++byte == kBlockBytes) byte = 0, ++block;
+    }
+    return v;
+}
+
+// Bytes of a row up to its first aligned word. Rows begin at any address: what lies before that word and behind the last
+// one is moved byte by byte.
+__device__ __forceinline__ int ragged(const uint8_t* row, int bytes) {
+    return min((int)(-(uint64_t)row & 3u), bytes);
+}
+
+}  // namespace
+
+// Row tiles first .. first + count - 1 of a weight of `rows` rows and `blocks` blocks. native: their rows, row_stride
+// bytes apart, from row 16 * first on; tiled: all tiles of the weight, 16-byte aligned.
+extern "C" __global__ void __launch_bounds__(256, 4)
+repack_iq4_nl_to_tiled__row_tile(const uint8_t* __restrict__ native, int64_t row_stride, int rows, int blocks, int first, int count, uint8_t* __restrict__ tiled) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int block = blockIdx.x * kSpan;
+    const int bytes = min(kSpan, blocks - block) * kBlockBytes;  // of a row
+    for (int tile = blockIdx.y; tile < count; tile += gridDim.y) {
+        for (int row = warp; row < kRows; row += kWarps) {
+            const uint8_t* from = native + ((int64_t)tile * kRows + row) * row_stride + (int64_t)block * kBlockBytes;
+            const bool there = (first + tile) * kRows + row < rows;
+            const int head = ragged(from, bytes), words = (bytes - head) / 4, tail = head + 4 * words;
+            for (int word = lane; word < words; word += 32)
+                scatter<4>(row, head + 4 * word, there ? qgen_load_u32(from + head + 4 * word) : 0u);
+            if (lane < head) scatter<1>(row, lane, there ? qgen_load_u8(from + lane) : 0u);
+            if (tail + lane < bytes) scatter<1>(row, tail + lane, there ? qgen_load_u8(from + tail + lane) : 0u);
+        }
+        __syncthreads();
+        uint8_t* to = tiled + ((int64_t)(first + tile) * blocks + block) * kTileBytes;
+        for (int i = threadIdx.x; i < bytes; i += 32 * kWarps)
+            qgen_store_u32x4(to + 16 * i, ((const uint4*)qgen_shared)[i]);
+        __syncthreads();
+    }
+}
+
+// The way back. tiled: row tiles first .. first + count - 1, 16-byte aligned; native: all rows of the weight, row_stride
+// bytes apart; what lies between them is left alone.
+extern "C" __global__ void __launch_bounds__(256, 4)
+repack_iq4_nl_to_native__row_tile(const uint8_t* __restrict__ tiled, int rows, int blocks, int first, int count, uint8_t* __restrict__ native, int64_t row_stride) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int block = blockIdx.x * kSpan;
+    const int bytes = min(kSpan, blocks - block) * kBlockBytes;  // of a row
+    for (int tile = blockIdx.y; tile < count; tile += gridDim.y) {
+        const uint8_t* from = tiled + ((int64_t)tile * blocks + block) * kTileBytes;
+        for (int i = threadIdx.x; i < bytes; i += 32 * kWarps)
+            ((uint4*)qgen_shared)[i] = qgen_load_u32x4(from + 16 * i);
+        __syncthreads();
+        for (int row = warp; row < kRows; row += kWarps) {
+            const int64_t weight_row = (int64_t)(first + tile) * kRows + row;
+            if (weight_row >= rows) break;
+            uint8_t* to = native + weight_row * row_stride + (int64_t)block * kBlockBytes;
+            const int head = ragged(to, bytes), words = (bytes - head) / 4, tail = head + 4 * words;
+            for (int word = lane; word < words; word += 32)
+                qgen_store_u32(to + head + 4 * word, gather<4>(row, head + 4 * word));
+            if (lane < head) qgen_store_u8(to + lane, (uint8_t)gather<1>(row, lane));
+            if (tail + lane < bytes) qgen_store_u8(to + tail + lane, (uint8_t)gather<1>(row, tail + lane));
+        }
+        __syncthreads();
+    }
+}
