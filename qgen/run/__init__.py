@@ -29,11 +29,12 @@ from qgen.run.device import (
     to_host,
     why_no_device,
 )
+from qgen.run.repacking import repack
 from qgen.weights import Weight, check_bytes
 
 __all__ = [
     "Bound", "FloatLadder", "Ladder", "Matvec", "Multirow", "as_cupy", "bind", "current_device", "device_label",
-    "from_host", "mul_mat", "to_device", "to_host", "why_no_device", "workspace",
+    "from_host", "mul_mat", "repack", "to_device", "to_host", "why_no_device", "workspace",
 ]  # fmt: skip
 
 
@@ -111,12 +112,16 @@ def workspace(weight: Weight, device: int | None = None, *, tokens: int = 1, act
         return cupy_module().empty(nbytes, dtype=np.uint8)
 
 
-def to_device(weight: Weight, device: int | None = None) -> Weight:
+def to_device(weight: Weight, device: int | None = None, *, storage: str | None = None) -> Weight:
     """The same weight with its bytes in the memory of a CUDA device (left out, the current one).
 
+    storage: "tiled" or "native"; left out, as it is. Another one than the weight's is made on the way, see
+             `qgen.run.repack`.
     Rows keep their stride. Data that is on that device already is taken without a copy.
     Raises QgenError for a missing device and for data that does not fit the weight.
     """
+    if storage not in (None, weight.storage):
+        return repack(weight, storage, device)
     return replace(weight, data=_resident(weight, current_device() if device is None else device))
 
 
@@ -180,14 +185,14 @@ def _routed(
     """The variant that the dispatch picks for `rows` rows. Raises QgenError with its reason, or the planner's."""
     check_device_number(device)
     arch = arch_of_device(device).name
-    format, columns = weight.format, weight.columns
+    format, columns, storage = weight.format, weight.columns, weight.storage
     own = activation is None or activation == format.activation
     if not own or format.activation in plan.CLASSES:
-        return routed_float(format, activation or format.activation or "", rows, columns, tokens, arch, policy)
+        return routed_float(format, activation or format.activation or "", rows, columns, tokens, arch, policy, storage)
     matvec, _ = matvec_plans(format)
     if tokens == 1:
-        return routed_instance(matvec, rows, columns, arch, policy)
-    return routed_batch(format, rows, columns, tokens, arch, policy)
+        return routed_instance(matvec, rows, columns, arch, policy, storage)
+    return routed_batch(format, rows, columns, tokens, arch, policy, storage)
 
 
 def _nothing(weight: Weight, x: Any, out: Any, tokens: int, device: int, policy: str, activation: str | None) -> Any:

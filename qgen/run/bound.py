@@ -116,8 +116,8 @@ class Bound(ABC):
         """Load both kernels. Returns the multiprocessors, and how many CTAs of the matmul fit on one of them."""
         with room.cupy_module().cuda.Device(self.device):
             self._quantiser = entry
-            self._quantize = _function(quantize, entry, self.device)
-            self._matmul = _function(matmul, self.instance.name, self.device)
+            self._quantize = load_kernel(quantize, entry, self.device)
+            self._matmul = load_kernel(matmul, self.instance.name, self.device)
             room.allow_shared(self._matmul, shared)
             return room.occupancy(self._matmul, threads=threads, shared=shared, device=self.device)
 
@@ -338,5 +338,6 @@ def _source(chosen: plan.Plan, entry: str, device: int) -> str:
     return emit.emit(chosen).text
 
 
-def _function(chosen: plan.Plan, entry: str, device: int) -> Any:
+def load_kernel(chosen: plan.Plan, entry: str, device: int) -> Any:
+    """One kernel of a plan as a CuPy function. Raises QgenError as `load_module` does."""
     return room.load_module(chosen.file, _source(chosen, entry, device), device).get_function(entry)

@@ -59,6 +59,10 @@ class Array:
     def __getitem__(self, index: Any) -> Array:
         return Array(self.host[index], self.device.id)
 
+    def set(self, source: NDArray[Any], stream: Any = None) -> None:
+        assert (source.shape, source.dtype) == (self.shape, self.dtype) and source.flags.c_contiguous
+        self.host[...] = source
+
 
 def whole(host: NDArray[Any]) -> NDArray[Any]:
     """All memory from the first element to the last, gaps between rows included, as one dimension."""

@@ -1,0 +1,95 @@
+"""Repackers on a device: byte for byte what the host's make, there and back; bounded memory; streams."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import numpy as np
+import pytest
+from judging import lay_out
+from repack_checks import ROWS, packed, tiles_of
+
+import qgen
+from qgen import run
+from qgen.errors import QgenError
+from qgen.plan import TILE_ROWS, plan_tile
+from qgen.spec import load_formats
+from qgen.weights import Weight
+
+FORMATS = load_formats()
+
+
+def _tiled(name: str) -> bool:
+    try:
+        plan_tile(FORMATS[name])
+    except QgenError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("name", [name for name in FORMATS if _tiled(name)])
+def test_there_and_back(cupy: Any, name: str) -> None:
+    """Row counts around whole tiles, odd strides, the host in chunks, a device source at an odd address."""
+    format = FORMATS[name]
+    for number, rows in enumerate((*ROWS, 500)):
+        blocks, pad = (1, 7, 67)[number % 3], (0, 16, 48)[number % 3]
+        source = packed(format, rows, blocks)
+        memory, wanted = lay_out(source, pad), tiles_of(format, source)
+        stride = source[0].size + pad
+        sizes: dict[str, Any] = {"rows": rows, "columns": blocks * format.block, "row_stride_bytes": stride}
+        # Fresh memory that holds what the kernel must write over.
+        filler = cupy.full(wanted.size, 0xA5, dtype=cupy.uint8)
+        del filler
+        tiled = run.repack(Weight.of(format, memory, **sizes), chunk_bytes=2 * TILE_ROWS * stride)
+        assert np.array_equal(cupy.asnumpy(tiled.data), wanted)
+        shifted = cupy.zeros(memory.size + 1, dtype=cupy.uint8)[1:]
+        shifted.set(memory)
+        assert np.array_equal(cupy.asnumpy(run.repack(Weight.of(format, shifted, **sizes)).data), wanted)
+        back = run.repack(tiled, "native")
+        assert cupy.asnumpy(back.data).tobytes() == source.tobytes()
+        apart = run.repack(tiled, "native", row_stride_bytes=stride)
+        rows_apart = np.lib.stride_tricks.as_strided(cupy.asnumpy(apart.data), (rows, source[0].size), (stride, 1))
+        assert rows_apart.tobytes() == source.tobytes()
+
+
+def test_a_large_weight_takes_little_more_than_itself(cupy: Any) -> None:
+    """Uploaded chunk by chunk: at no time are native bytes and tiles on the device as wholes."""
+    rows, columns, chunk = 16384, 8192, 1 << 22
+    format = FORMATS["Q6_K"]
+    data = np.random.default_rng(1).integers(0, 256, rows * columns // format.block * format.bytes, dtype=np.uint8)
+    weight = Weight.of(format, data, rows=rows, columns=columns)
+    run.repack(Weight.of(format, data[: format.bytes], rows=1, columns=format.block))  # compiled and loaded
+    pool = cupy.get_default_memory_pool()
+    gc.collect()
+    pool.free_all_blocks()
+    tiled = run.to_device(weight, storage="tiled")
+    assert np.array_equal(cupy.asnumpy(tiled.data), qgen.repack(weight).data)
+    del tiled
+    gc.collect()
+    pool.free_all_blocks()
+    before = pool.total_bytes()
+    tiled = run.repack(weight, chunk_bytes=chunk)
+    assert pool.total_bytes() - before <= weight.nbytes + chunk + (1 << 21)
+    assert np.array_equal(cupy.asnumpy(run.repack(tiled, "native").data), data)
+
+
+def test_on_a_stream_of_its_own(cupy: Any) -> None:
+    source = packed(FORMATS["Q4_K"], 100, 8)
+    weight = Weight.of("Q4_K", source, rows=100, columns=8 * 256)
+    with cupy.cuda.Stream(non_blocking=True) as stream:
+        tiled = run.repack(weight, chunk_bytes=1)
+        assert stream.done
+    assert np.array_equal(cupy.asnumpy(tiled.data), tiles_of(FORMATS["Q4_K"], source))
+    with cupy.cuda.Stream(non_blocking=True) as stream:
+        stream.begin_capture()
+        with pytest.raises(QgenError, match="before the capture"):
+            run.repack(weight)
+        stream.end_capture()
+
+
+def test_tiles_are_multiplied_by_no_kernel_for_rows(cupy: Any) -> None:
+    weight = Weight.of("Q4_K", packed(FORMATS["Q4_K"], 32, 2), rows=32, columns=512)
+    tiled = run.to_device(weight, storage="tiled")
+    with pytest.raises(QgenError, match="tiled storage"):
+        run.bind(tiled, instance=run.bind(weight).instance)
