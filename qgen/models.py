@@ -6,10 +6,12 @@ is measured, and no model is downloaded.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from qgen.errors import QgenError
 from qgen.paths import data_dir
 from qgen.spec.keys import Key
 from qgen.spec.reader import Node, read_toml
@@ -86,13 +88,31 @@ class Matrix:
 
 
 @dataclass(frozen=True)
+class Part:
+    """One kind of attention, MLP or other part, and its matrices in the order in which a token meets them.
+
+    kind:   "mixer" (attention of any sort), "mlp", "experts", "input" (the per-layer embedding) or "head"
+    layers: how many layers have it
+    """
+
+    kind: str
+    layers: int
+    matrices: tuple[Matrix, ...]
+
+
+@dataclass(frozen=True)
 class Model:
-    """One model: its name, where its figures stand, its matrices as the checkpoint stores them."""
+    """One model: its name, where its figures stand, its parts with their matrices as the checkpoint stores them."""
 
     name: str
     id: str
     source: str
-    matrices: tuple[Matrix, ...]
+    parts: tuple[Part, ...]
+
+    @property
+    def matrices(self) -> tuple[Matrix, ...]:
+        """Every kind of matrix, part by part."""
+        return tuple(matrix for part in self.parts for matrix in part.matrices)
 
 
 def load_models(path: Path | None = None) -> tuple[Model, ...]:
@@ -106,8 +126,23 @@ def load_models(path: Path | None = None) -> tuple[Model, ...]:
         name = node.text("name")
         if any(model.name == name for model in models):
             node.refuse("name", repr(name), "one entry a model")
-        models.append(Model(name, node.text("id"), node.text("source"), tuple(_matrices(node))))
+        models.append(Model(name, node.text("id"), node.text("source"), tuple(_parts(node))))
     return tuple(models)
+
+
+def model_named(name: str) -> Model:
+    """The model of the shipped catalog with this name, in any case. Raises QgenError for a name it does not have."""
+    known = {model.name.lower(): model for model in load_models()}
+    if name.lower() not in known:
+        near = difflib.get_close_matches(name.lower(), known, n=3)
+        raise QgenError(
+            stage="models",
+            subject=name,
+            found="no such model in the catalog",
+            allowed=", ".join(known[n].name for n in near) or ", ".join(model.name for model in known.values()),
+            next=f"choose one of these, or add its sizes to specs/models/{FILE}",
+        )
+    return known[name.lower()]
 
 
 def shapes(models: tuple[Model, ...] | None = None) -> tuple[tuple[int, int], ...]:
@@ -123,26 +158,32 @@ def _inner(node: Node, name: str, keys: dict[str, Key]) -> Iterator[Node]:
         yield Node(item, file=node.file, path=f"{base}[{index}]", keys=keys)
 
 
-def _matrices(model: Node) -> Iterator[Matrix]:
+def _parts(model: Node) -> Iterator[Part]:
     hidden = model.integer("hidden")
     depth = 0
     for attention in _inner(model, "attention", ATTENTION):
-        depth += attention.integer("layers")
-        yield from _latent(attention, hidden) if attention.has("kv_rank") else _grouped(attention, hidden)
+        layers = attention.integer("layers")
+        depth += layers
+        made = _latent(attention, hidden) if attention.has("kv_rank") else _grouped(attention, hidden)
+        yield Part("mixer", layers, tuple(made))
     for delta in _inner(model, "delta", DELTA):
         depth += delta.integer("layers")
-        yield from _delta(delta, hidden)
+        yield Part("mixer", delta.integer("layers"), tuple(_delta(delta, hidden)))
     fused = model.flag("fused_gate_up")
     for ffn in _inner(model, "ffn", FFN):
-        yield from _mlp("", ffn.integer("width"), hidden, ffn.integer("layers"), fused=fused)
+        layers = ffn.integer("layers")
+        yield Part("mlp", layers, tuple(_mlp("", ffn.integer("width"), hidden, layers, fused=fused)))
     for experts in _inner(model, "experts", EXPERTS):
-        yield from _experts(experts, hidden, fused)
+        yield Part("experts", experts.integer("layers"), tuple(_experts(experts, hidden, fused)))
     if model.has("per_layer_input"):
         width = model.integer("per_layer_input")
-        yield Matrix("ple_model_proj", depth * width, hidden, 1, 1, "aux")
-        yield Matrix("ple_gate", width, hidden, depth, depth, "aux")
-        yield Matrix("ple_proj", hidden, width, depth, depth, "aux")
-    yield Matrix("lm_head", model.integer("vocab"), hidden, 1, 1, "head")
+        small = (
+            Matrix("ple_model_proj", depth * width, hidden, 1, 1, "aux"),
+            Matrix("ple_gate", width, hidden, depth, depth, "aux"),
+            Matrix("ple_proj", hidden, width, depth, depth, "aux"),
+        )
+        yield Part("input", depth, small)
+    yield Part("head", 1, (Matrix("lm_head", model.integer("vocab"), hidden, 1, 1, "head"),))
 
 
 def _every(role: str, n: int, k: int, layers: int, group: str = "main") -> Iterator[Matrix]:
