@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from qgen.bench.records import Report, Row
-from qgen.bench.report import NO_FIGURE, columns, conditions_lines, markdown_table, number
+from qgen.bench.report import NO_FIGURE, columns, conditions_lines, ending, markdown_table, number, opening
 
 
 def table(report: Report) -> str:
     """The tables for the terminal, with what a reader must know above them and findings below."""
-    c = report.conditions
-    lines = [f"{c.facts.name}, driver {c.driver}, {c.date}, revision {c.revision}", *(f"NOTE {n}" for n in c.notes)]
-    lines += [f"skipped {s.what}: {s.reason}" for s in report.skipped]
+    lines = opening(report)
     for own in sweeps(report):
         lines += ["", _title(own), *columns([_head(own), *_cells(report, own)])]
     lines += [
@@ -40,12 +38,7 @@ def markdown(report: Report, plots: Sequence[str] = (), *, title: str = "qgen be
             "stand beside the routed kernel.",
             "",
         ]
-    if report.skipped:
-        lines += ["## Not measured", "", *(f"- {s.what}: {s.reason}" for s in report.skipped), ""]
-    wrong = [f"- `{r.kernel}` at {r.shape}, T = {r.tokens}: {r.problem}" for r in report.rows if r.problem]
-    if wrong or report.aborted:
-        lines += ["## Failed", "", *wrong, *([f"- stopped at {report.aborted}"] if report.aborted else []), ""]
-    return "\n".join(lines).rstrip() + "\n"
+    return "\n".join([*lines, *ending(report)]).rstrip() + "\n"
 
 
 def sweeps(report: Report) -> list[list[Row]]:

@@ -117,9 +117,20 @@ class Report:
                 found[key] = row
         return list(found.values())
 
-    def wide(self) -> list[Row]:
-        """Rows whose passes spread more than a comparison should trust."""
-        return [row for row in self.rows if row.times and row.times.total.spread > SPREAD_ALLOWED]
+    @property
+    def judged(self) -> bool:
+        """Whether there are times of kernels, which only those with a right result get."""
+        return any(row.times for row in self.rows)
+
+    def wide(self) -> int:
+        """How many of them spread more than a comparison should trust."""
+        taken = [row.times.total for row in self.rows if row.times] + [read.us for read, _ in self.floors]
+        return sum(timing.spread > SPREAD_ALLOWED for timing in taken)
+
+    @property
+    def timed(self) -> int:
+        """How many figures have a spread of their own."""
+        return len(self.rows) + len(self.floors)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for json.dumps: everything recorded, and the derived figures."""

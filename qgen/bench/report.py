@@ -34,13 +34,18 @@ def _beside(row: Row) -> str:
 # ---- the terminal ------------------------------------------------------------------------------------------------
 
 
-def table(report: Report) -> str:
-    """The short table, with what a reader must know above it and findings below."""
+def opening(report: Report) -> list[str]:
+    """What a reader must know before the table."""
     c = report.conditions
     lines = [f"{c.facts.name}, driver {c.driver}, {c.date}, revision {c.revision}", *(f"NOTE {n}" for n in c.notes)]
     if report.no_chain:
         lines.append(f"no chain floor: {report.no_chain}")
-    lines += [f"skipped {s.what}: {s.reason}" for s in report.skipped]
+    return lines + [f"skipped {s.what}: {s.reason}" for s in report.skipped]
+
+
+def table(report: Report) -> str:
+    """The short table, with what a reader must know above it and findings below."""
+    lines = opening(report)
     if report.rows:
         head = (
             "format",
@@ -130,18 +135,27 @@ def markdown(report: Report, plots: Sequence[str] = ()) -> str:
         lines += ["## Floors", ""]
         head = ("MB", "read, us", "GB/s", "by", "chain, us", "GB/s", "by")
         lines += markdown_table(head, (_floor_cells(read, chain) for read, chain in report.floors))
+    return "\n".join([*lines, *ending(report)]).rstrip() + "\n"
+
+
+def ending(report: Report, wrong: Sequence[str] = ()) -> list[str]:
+    """What was not measured, and what failed, `wrong` among it, as markdown."""
+    lines = []
     if report.skipped:
         lines += ["## Not measured", "", *(f"- {s.what}: {s.reason}" for s in report.skipped), ""]
-    wrong = [f"- `{row.kernel}` at {row.shape}: {row.problem}" for row in report.rows if row.problem]
-    if wrong or report.aborted:
-        lines += ["## Failed", "", *wrong, *([f"- stopped at {report.aborted}"] if report.aborted else []), ""]
-    return "\n".join(lines).rstrip() + "\n"
+    failed = [f"- `{r.kernel}` at {r.shape}, T = {r.tokens}: {r.problem}" for r in report.rows if r.problem]
+    failed += [f"- {text}" for text in wrong] + [f"- stopped at {report.aborted}"] * bool(report.aborted)
+    return lines + (["## Failed", "", *failed, ""] if failed else [])
 
 
+PROTOCOL = (
+    "weights rotate over at least 300 MB and twice the L2, CUDA graph, device events, median of passes, one pass a "
+    "kernel and round; `us` is a call with the quantisation of the activation, `alone` without"
+)
 CHECKED = "its sampled rows are the contract's bits, and all rows of all kernels of a case are equal"
 
 
-def conditions_lines(report: Report, checked: str = CHECKED) -> list[str]:
+def conditions_lines(report: Report, checked: str = CHECKED, protocol: str = PROTOCOL) -> list[str]:
     """Device, software, protocol and remarks as a list in markdown. checked: how each result was judged."""
     c = report.conditions
     lines = [
@@ -156,11 +170,8 @@ def conditions_lines(report: Report, checked: str = CHECKED) -> list[str]:
             f"memory {number(s.memory_mhz, 0)} MHz, {number(s.celsius, 0)} C, "
             f"{number(s.watts, 0)} W, {number(s.utilisation, 0)} percent busy"
         )
-    lines.append(
-        "- protocol: weights rotate over at least 300 MB and twice the L2, CUDA graph, device events, median of "
-        "passes, one pass a kernel and round; `us` is a call with the quantisation of the activation, `alone` without"
-    )
-    if any(row.times for row in report.rows):
+    lines.append(f"- protocol: {protocol}")
+    if report.judged:
         lines.append(f"- results: every kernel that has a time was judged in this run: {checked}")
     if report.no_chain:
         lines.append(f"- no chain floor: {report.no_chain}")

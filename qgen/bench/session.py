@@ -105,7 +105,7 @@ def close(report: Report) -> None:
     wide = report.wide()
     if wide:
         report.conditions.notes.append(
-            f"{len(wide)} of {len(report.rows)} rows have passes that spread by more than {SPREAD_ALLOWED:.0%}"
+            f"{wide} of {report.timed} figures are of passes that spread by more than {SPREAD_ALLOWED:.0%}"
         )
 
 

@@ -19,10 +19,11 @@ def write(
     plots: bool,
     page: Callable[[Report, Sequence[str]], str] = texts.markdown,
     draw: Callable[[Report, Path], list[str]] = pictures.write,
+    sheet: Callable[[Report], str] = texts.csv_text,
 ) -> list[Path]:
     """Write results.json, results.csv, report.md and, with `plots`, the pictures; the paths written.
 
-    page, draw: what makes report.md, and the pictures
+    page, draw, sheet: what makes report.md, the pictures, and results.csv
     Raises QgenError when the folder cannot be written, and, after everything else is written, when plots are wanted
     and Matplotlib is missing.
     """
@@ -30,7 +31,7 @@ def write(
         folder.mkdir(parents=True, exist_ok=True)
         files = {
             "results.json": json.dumps(report.to_json(), indent=1) + "\n",
-            "results.csv": texts.csv_text(report),
+            "results.csv": sheet(report),
             "report.md": page(report, ()),
         }
         for name, text in files.items():
