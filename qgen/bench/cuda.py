@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from qgen import build
+from qgen import build, run
 from qgen.bench.machine import Facts, Grid, Kernel
 from qgen.errors import QgenError
 from qgen.run.device import (
@@ -22,12 +22,13 @@ from qgen.run.device import (
     occupancy,
 )
 from qgen.run.launching import launch_dependent, why_not_dependent
+from qgen.weights import Weight
 
 _SPARE = 1 << 30  # device memory left alone
 
 
 class CudaMachine:
-    """The current CUDA device, see `qgen.bench.machine.Machine`. Everything runs on one stream of its own."""
+    """The current CUDA device, see `qgen.bench.machine.Caller`. Everything runs on one stream of its own."""
 
     def __init__(self) -> None:
         """Raises QgenError when there is no CuPy, no device, or no architecture file for it."""
@@ -59,14 +60,20 @@ class CudaMachine:
             self._stream.synchronize()
             return copied
 
-    def filled(self, nbytes: int) -> Any:
+    def available(self) -> int:
+        pool = self._cupy.get_default_memory_pool()
+        pool.free_all_blocks()  # what earlier cases have left
         free, _ = self._cupy.cuda.runtime.memGetInfo()
-        if nbytes + _SPARE > free:
+        return max(0, int(free) - _SPARE)
+
+    def filled(self, nbytes: int) -> Any:
+        available = self.available()
+        if nbytes > available:
             raise QgenError(
                 stage="bench",
                 subject="the rotating copies of the weights",
-                found=f"{nbytes / 1e6:.0f} MB wanted, {free / 1e6:.0f} MB free on {self.facts.name}",
-                allowed="what fits beside 1 GiB of spare memory",
+                found=f"{nbytes / 1e6:.0f} MB wanted, {available / 1e6:.0f} MB free on {self.facts.name}",
+                allowed="what is free beside 1 GiB of spare memory",
                 next="choose a smaller --shape, or free the device",
             )
         with device_errors("the weights"):
@@ -93,6 +100,9 @@ class CudaMachine:
     def at(self, buffer: Any, offset: int) -> Any:
         return buffer[offset:]
 
+    def part(self, buffer: Any, offset: int, nbytes: int) -> Any:
+        return buffer[offset : offset + nbytes]
+
     def kernel(self, name: str, text: str, entry: str, *, threads: int, shared: int) -> Kernel:
         with device_errors(entry):
             function = load_module(name, text, self._device).get_function(entry)
@@ -109,6 +119,14 @@ class CudaMachine:
         else:
             with self._stream:
                 kernel.function(extent, (kernel.threads,), tuple(args), kernel.shared)
+
+    def bind(self, weight: Weight, tokens: int) -> Any:
+        with self._stream:
+            return run.bind(weight, self._device, tokens=tokens)
+
+    def call(self, bound: Any, x: Any, out: Any, workspace: Any) -> None:
+        with self._stream:
+            bound(x, out, workspace=workspace)
 
     def capture(self, issue: Callable[[int], None], launches: int) -> Any:
         with device_errors("a graph"), self._stream:

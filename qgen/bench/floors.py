@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -130,15 +130,21 @@ class Rulers:
 
     def graphs(self, buffer: Any, nbytes: int, turn: Rotation) -> dict[str, tuple[Any, int]]:
         """Subjects for `protocol.measure`, one a variant, over the same copies that the kernels read."""
+        reads = [(turn.offset(i), nbytes) for i in range(turn.launches)]
+        return {name: (graph, turn.launches) for name, graph in self.walks(buffer, reads).items()}
+
+    def walks(self, buffer: Any, reads: Sequence[tuple[int, int]]) -> dict[str, Any]:
+        """A graph of each variant that reads (offset, bytes) after (offset, bytes) of the buffer."""
 
         def graph(variant: Variant, kernel: Kernel) -> Any:
             def issue(i: int) -> None:
-                args = self._args(self.machine.at(buffer, turn.offset(i)), nbytes, check=0)
+                offset, nbytes = reads[i]
+                args = self._args(self.machine.at(buffer, offset), nbytes, check=0)
                 self.machine.launch(kernel, self._grid(variant), args, chained=variant.chained)
 
-            return self.machine.capture(issue, turn.launches)
+            return self.machine.capture(issue, len(reads))
 
-        return {v.name: (graph(v, kernel), turn.launches) for v, kernel in self.kernels.items()}
+        return {v.name: graph(v, kernel) for v, kernel in self.kernels.items()}
 
     def best(self, times: Mapping[str, Timing], nbytes: int) -> tuple[Floor, Floor | None]:
         """The read floor and, where launches can be chained, the chain floor."""

@@ -9,6 +9,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from qgen.weights import Weight
+
 Grid = int | tuple[int, int]  # CTAs along x, or along x and y
 
 
@@ -78,3 +80,19 @@ class Machine(Protocol):
 
     def lap(self, graphs: Sequence[Any]) -> list[float]:
         """Run the graphs one after another; microseconds of each, by events of the device."""
+
+
+class Caller(Machine, Protocol):
+    """A machine that also makes the calls that users make."""
+
+    def available(self) -> int:
+        """Bytes that `filled` would give."""
+
+    def part(self, buffer: Any, offset: int, nbytes: int) -> Any:
+        """`nbytes` of a uint8 buffer from byte `offset` on."""
+
+    def bind(self, weight: Weight, tokens: int) -> Any:
+        """What `qgen.mul_mat` runs for a weight on this device and so many tokens: a `qgen.run.Bound`."""
+
+    def call(self, bound: Any, x: Any, out: Any, workspace: Any) -> None:
+        """One call of it on the benchmark's stream."""

@@ -13,7 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qgen import codec, contract, contract_float, emit, plan
-from qgen.bench.cases import AnyCandidate, Candidate, Case, FloatCandidate, MultirowCandidate, RungCandidate
+from qgen.bench.cases import (
+    AnyCandidate,
+    Candidate,
+    Case,
+    FloatCandidate,
+    MultirowCandidate,
+    RungCandidate,
+    Shape,
+)
 from qgen.bench.machine import Grid, Machine
 from qgen.bench.protocol import Rotation
 from qgen.run.launching import spreads
@@ -47,37 +55,31 @@ def fill(machine: Machine, buffer: Any, case: Case, turn: Rotation, blocks: Patt
             machine.repeat(machine.at(buffer, turn.offset(copy) + span.offset), blocks[span.plane])
 
 
+def drawn(shape: Shape, tokens: int) -> tuple[NDArray[np.int64], F32]:
+    """The rows that are judged, and x float32[tokens, K]: the same for a shape in every run."""
+    rng = np.random.default_rng((SEED, shape.rows, shape.columns))
+    inner = rng.integers(0, shape.rows, SAMPLE)
+    x = rng.standard_normal((tokens, shape.columns), dtype=np.float32)
+    return np.unique(np.concatenate([[0, shape.rows - 1], inner])[:SAMPLE]), x
+
+
 @cache
 def text(chosen: plan.Plan) -> str:
     """The CUDA text of a plan."""
     return emit.emit(chosen).text
 
 
-class Operands:
-    """The inputs of a case on the machine. The weights are `buffer`, filled with the format's pattern by the caller.
+class Inputs:
+    """x of a case, room for its y, and what y must be for weights that are the format's pattern.
 
     A case of fewer tokens has the first of those of a case of more.
     """
 
-    def __init__(self, machine: Machine, case: Case, buffer: Any, turn: Rotation, blocks: Pattern) -> None:
-        self.machine, self.case, self.buffer, self.turn, self.pattern = machine, case, buffer, turn, blocks
-        rng = np.random.default_rng((SEED, case.shape.rows, case.shape.columns))
-        inner = rng.integers(0, case.shape.rows, SAMPLE)
-        self.host_x = rng.standard_normal((case.tokens, case.shape.columns), dtype=np.float32)
+    def __init__(self, machine: Machine, case: Case, blocks: Pattern) -> None:
+        self.machine, self.case, self.pattern = machine, case, blocks
+        self.sample, self.host_x = drawn(case.shape, case.tokens)
         self.x = machine.put(self.host_x)
         self.y = machine.put(np.zeros((case.tokens, case.shape.rows), dtype=np.float32))
-        self.sample = np.unique(np.concatenate([[0, case.shape.rows - 1], inner])[:SAMPLE])
-        self._activations: dict[str, Any] = {}
-
-    def activation(self, chosen: plan.MatvecPlan | plan.MultirowPlan | plan.KsplitPlan | plan.FloatKsplitPlan) -> Any:
-        """Scratch for the quantised x, shared by the plans of one layout."""
-        if chosen.layout.name not in self._activations:
-            if isinstance(chosen, plan.MatvecPlan):
-                nbytes = chosen.workspace_bytes(self.case.blocks)
-            else:
-                nbytes = chosen.workspace_bytes(self.case.blocks, self.case.tokens)
-            self._activations[chosen.layout.name] = self.machine.put(np.zeros(nbytes, dtype=np.uint8))
-        return self._activations[chosen.layout.name]
 
     def sampled(self) -> Pattern:
         """The packed rows of `sample`, by plane: uint8[sample, blocks, bytes]."""
@@ -106,6 +108,25 @@ class Operands:
                 found = f"{y[token, row]:.9g}, {bound[row]:.3g} around {exact[row]:.9g} are allowed"
                 return f"row {self.sample[row]} of token {token} is {found}"
         return ""
+
+
+class Operands(Inputs):
+    """The inputs of a case with its weights: `buffer`, filled with the format's pattern by the caller."""
+
+    def __init__(self, machine: Machine, case: Case, buffer: Any, turn: Rotation, blocks: Pattern) -> None:
+        super().__init__(machine, case, blocks)
+        self.buffer, self.turn = buffer, turn
+        self._activations: dict[str, Any] = {}
+
+    def activation(self, chosen: plan.MatvecPlan | plan.MultirowPlan | plan.KsplitPlan | plan.FloatKsplitPlan) -> Any:
+        """Scratch for the quantised x, shared by the plans of one layout."""
+        if chosen.layout.name not in self._activations:
+            if isinstance(chosen, plan.MatvecPlan):
+                nbytes = chosen.workspace_bytes(self.case.blocks)
+            else:
+                nbytes = chosen.workspace_bytes(self.case.blocks, self.case.tokens)
+            self._activations[chosen.layout.name] = self.machine.put(np.zeros(nbytes, dtype=np.uint8))
+        return self._activations[chosen.layout.name]
 
 
 class Runnable:

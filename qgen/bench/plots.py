@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from qgen.bench.ladder_text import kernels, sweeps
+from qgen.bench.model_records import ModelReport
 from qgen.bench.records import Report, Row
 from qgen.errors import QgenError
 
@@ -137,3 +138,31 @@ def _format_plot(pyplot: Any, rows: Sequence[Row]) -> Any:
         axes.legend(fontsize=7)
     figure.tight_layout()
     return figure
+
+
+def write_model(report: ModelReport, folder: Path) -> list[str]:
+    """Write tokens a second beside the limit, one picture; its file name. Raises QgenError without Matplotlib."""
+    steps = [step for step in report.steps if step.tokens_a_second]
+    if not steps:
+        return []
+    pyplot = _pyplot()
+    figure, axes = pyplot.subplots(figsize=_SIZE)
+    formats = list(dict.fromkeys(step.format for step in steps))
+    if len({step.tokens for step in steps}) == 1:
+        axes.bar(formats, [step.limit_tokens_a_second for step in steps], color="C1", label="limit")
+        axes.bar(formats, [step.tokens_a_second for step in steps], color="C0", width=0.5, label="qgen")
+        axes.tick_params(axis="x", rotation=60, labelsize=7)
+    else:
+        for number, name in enumerate(formats):
+            own = [step for step in steps if step.format == name]
+            tokens = [step.tokens for step in own]
+            axes.plot(tokens, [step.tokens_a_second for step in own], ".-", color=f"C{number}", label=name)
+            limit = [step.limit_tokens_a_second for step in own]
+            axes.plot(tokens, limit, "--", color=f"C{number}", linewidth=0.8, label=f"{name}, limit")
+        axes.set(xlabel="tokens a step", xscale="log", yscale="log")
+    axes.set(ylabel="tokens/s, linear part", title=f"{steps[0].model}: one step, activation quantisation included")
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=7)
+    figure.savefig(folder / "tokens_a_second.png", dpi=110, bbox_inches="tight")
+    pyplot.close(figure)
+    return ["tokens_a_second.png"]

@@ -38,6 +38,11 @@ class Rotation:
         return launch % self.copies * self.stride
 
 
+def cold_bytes(l2_bytes: int) -> int:
+    """Bytes that must be read between two reads of a matrix for the second to be cold."""
+    return max(COLD_BYTES, 2 * l2_bytes + 1)
+
+
 def rotation(nbytes: int, block_bytes: int, l2_bytes: int) -> Rotation:
     """Between two reads of a copy lie COLD_BYTES and twice the L2 of other copies; a graph walks whole rounds of them.
 
@@ -45,7 +50,7 @@ def rotation(nbytes: int, block_bytes: int, l2_bytes: int) -> Rotation:
     """
     unit = math.lcm(block_bytes, ALIGNMENT)
     stride = -(-nbytes // unit) * unit
-    copies = 1 + -(-max(COLD_BYTES, 2 * l2_bytes + 1) // stride)
+    copies = 1 + -(-cold_bytes(l2_bytes) // stride)
     return Rotation(stride=stride, copies=copies, launches=copies * -(-MIN_LAUNCHES // copies))
 
 

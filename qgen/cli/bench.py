@@ -37,6 +37,16 @@ def add(verbs: Any) -> None:
     verb.add_argument(
         "--shape", action="append", default=[], metavar="NxK", help="rows x columns (repeatable; default: four shapes)"
     )
+    verb.add_argument(
+        "--model",
+        default=None,
+        metavar="NAME",
+        help="instead of matrices: one decode step of a model of specs/models, as one graph of dependent calls, in "
+        "tokens a second",
+    )
+    verb.add_argument(
+        "--sweep", default=None, metavar="A:B:STEP", help="token counts of --model; commas join several (default: 1)"
+    )
     verb.add_argument("--candidates", action="store_true", help="time every compiled variant, not only the routed one")
     verb.add_argument("--repeat", type=int, default=None, metavar="N", help="passes of each kernel (default: 30)")
     verb.add_argument("--quick", action="store_true", help="three formats, one shape, five passes: a smoke test")
@@ -113,10 +123,19 @@ def _add_sweep(
 
 def run(args: argparse.Namespace) -> int:
     """1 when a kernel gave wrong bits or the device failed on the way."""
+    if args.model is not None:
+        return run_model(args)
+    if args.sweep is not None:
+        raise QgenError(
+            stage="bench",
+            subject="--sweep",
+            found="token counts for matrices",
+            allowed="--sweep beside --model, or after `ladder` or `multirow`",
+            next="write `qgen bench ladder --sweep ...`",
+        )
     from qgen.bench import report as texts
     from qgen.bench import session
     from qgen.bench.cuda import CudaMachine
-    from qgen.bench.writing import write
 
     options = session.Options(
         formats=args.format,
@@ -129,17 +148,54 @@ def run(args: argparse.Namespace) -> int:
         command=shlex.join(["qgen", *sys.argv[1:]]),
     )
     report = session.bench(options, CudaMachine())
+    return _show(args, report, texts.table(report))
+
+
+def run_model(args: argparse.Namespace) -> int:
+    """1 when a product of the step is wrong or the device failed on the way."""
+    from qgen.bench import model, model_text, plots
+    from qgen.bench.cuda import CudaMachine
+
+    others = {"--shape": args.shape, "--candidates": args.candidates, "--floors-only": args.floors_only}
+    given = [name for name, value in others.items() if value]
+    if given:
+        raise QgenError(
+            stage="bench",
+            subject=", ".join(given),
+            found="beside --model",
+            allowed="--model with --format, --sweep, --repeat, --quick and what says where the report goes",
+            next="leave one of the two out",
+        )
+    options = model.Options(
+        model=args.model,
+        formats=args.format,
+        sweep=args.sweep or model.SWEEP,
+        passes=args.repeat,
+        quick=args.quick,
+        label=args.label,
+        command=shlex.join(["qgen", *sys.argv[1:]]),
+    )
+    report = model.bench_model(options, CudaMachine())
+    files = {"page": model_text.markdown, "draw": plots.write_model, "sheet": model_text.csv_text}
+    return _show(args, report, model_text.table(report), **files)
+
+
+def _show(args: argparse.Namespace, report: Report, table: str, **files: Any) -> int:
+    """Write the report where --out says, print it, and return the exit status. files: as for `writing.write`."""
+    from qgen.bench.report import csv_text
+    from qgen.bench.writing import write
+
     if args.out:
         try:
-            write(report, args.out, plots=not args.no_plots)
+            write(report, args.out, plots=not args.no_plots, **files)
         except QgenError as error:
             print(f"qgen {error}", file=sys.stderr)  # the figures are not lost with their pictures
     if args.json:
         emit_json(report.to_json())
     elif args.csv:
-        print(texts.csv_text(report), end="")
+        print(files.get("sheet", csv_text)(report), end="")
     else:
-        print(texts.table(report))
+        print(table)
     return 0 if report.ok else 1
 
 
@@ -159,9 +215,7 @@ def run_multirow(args: argparse.Namespace) -> int:
 
 def _run_sweep(args: argparse.Namespace, name: str, bench: Callable[[Options, Machine], Report]) -> int:
     from qgen.bench import ladder, ladder_text, plots
-    from qgen.bench import report as texts
     from qgen.bench.cuda import CudaMachine
-    from qgen.bench.writing import write
 
     if (args.n is None) != (args.k is None):
         raise QgenError(
@@ -181,16 +235,6 @@ def _run_sweep(args: argparse.Namespace, name: str, bench: Callable[[Options, Ma
         command=shlex.join(["qgen", *sys.argv[1:]]),
     )
     report = bench(options, CudaMachine())
-    if args.out:
-        page = partial(ladder_text.markdown, title=f"qgen bench {name}")
-        try:
-            write(report, args.out, plots=not args.no_plots, page=page, draw=partial(plots.write_ladder, name=name))
-        except QgenError as error:
-            print(f"qgen {error}", file=sys.stderr)  # the figures are not lost with their pictures
-    if args.json:
-        emit_json(report.to_json())
-    elif args.csv:
-        print(texts.csv_text(report), end="")
-    else:
-        print(ladder_text.table(report))
-    return 0 if report.ok else 1
+    page = partial(ladder_text.markdown, title=f"qgen bench {name}")
+    draw = partial(plots.write_ladder, name=name)
+    return _show(args, report, ladder_text.table(report), page=page, draw=draw)

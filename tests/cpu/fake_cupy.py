@@ -6,8 +6,9 @@ there is no GPU. It is stricter than CuPy where that helps: only arrays and NumP
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -106,6 +107,7 @@ class FakeCupy:
         self.launches: list[tuple[str, int]] = []
         self.allocations: list[int] = []
         self.capturing = False
+        self.recording: list[tuple[str, Callable[[], object]]] | None = None  # launches go here, not to the emulator
         self.synchronised = 0
         self.current = 0
         self.shared_limits: list[int] = []
@@ -153,7 +155,12 @@ class FakeCupy:
                 x, y, z = (*grid, 1, 1)[:3]
                 shape = (x, y, z)
                 assert all(1 <= n <= limit for n, limit in zip(shape, (2**31 - 1, 65535, 65535), strict=True))
-                self.program.launch(self.name, grid=shape, block=block[0], args=converted, shared=shared)
+                program, name, threads = self.program, self.name, block[0]
+                issue = partial(program.launch, name, grid=shape, block=threads, args=converted, shared=shared)
+                if fake.recording is None:
+                    issue()
+                else:
+                    fake.recording.append((name, issue))
 
         def occupancy(_: int, threads: int, shared: int) -> int:
             assert threads and shared
