@@ -17,7 +17,7 @@ from qgen.bench.cases import (
 )
 from qgen.bench.machine import Machine
 from qgen.bench.records import Report
-from qgen.bench.session import opened
+from qgen.bench.session import close, opened
 from qgen.bench.sweep import Run, run_sweeps
 from qgen.errors import QgenError
 from qgen.plan import CLASSES, MAX_TOKENS, FloatKsplitPlan, KsplitPlan, plan_all
@@ -34,6 +34,7 @@ class Options:
     """What to run. Empty formats or shapes: those that the run has by itself; sweep: see `parse_sweep`.
 
     activation: "f16", "bf16", or "" for int8 as each format's file says
+    peers: live ones, as `qgen.bench.live.peer.LivePeer` takes them
     """
 
     formats: Sequence[str] = ()
@@ -41,6 +42,7 @@ class Options:
     sweep: str = SWEEP
     passes: int = PASSES
     activation: str = ""
+    peers: Sequence[str] = ()
     label: str = ""
     command: str = ""
 
@@ -103,6 +105,7 @@ def bench_ladder(options: Options, machine: Machine, *, show_progress: bool = Tr
 
     report = opened(machine, options.command, options.label)
     report.skipped += skipped
-    run = Run(todo=todo, sweep=sweep, choose=choose, passes=options.passes, title="bench ladder")
+    run = Run(todo=todo, sweep=sweep, choose=choose, passes=options.passes, title="bench ladder", peers=options.peers)
     run_sweeps(run, machine, plans, report, show_progress=show_progress)
+    close(report)
     return report

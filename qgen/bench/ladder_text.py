@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from qgen.bench import live_text
 from qgen.bench.records import Report, Row
-from qgen.bench.report import NO_FIGURE, columns, conditions_lines, ending, markdown_table, number, opening
+from qgen.bench.report import beside, conditions_lines, ending, opening
+from qgen.bench.tables import NO_FIGURE, columns, markdown_table, number
 
 
 def table(report: Report) -> str:
@@ -13,6 +15,7 @@ def table(report: Report) -> str:
     lines = opening(report)
     for own in sweeps(report):
         lines += ["", _title(own), *columns([_head(own), *_cells(report, own)])]
+    lines += live_text.means(report)
     lines += [
         f"WRONG {row.kernel} at {row.shape}, T = {row.tokens}: {row.problem}" for row in report.rows if row.problem
     ]
@@ -38,7 +41,7 @@ def markdown(report: Report, plots: Sequence[str] = (), *, title: str = "qgen be
             "stand beside the routed kernel.",
             "",
         ]
-    return "\n".join([*lines, *ending(report)]).rstrip() + "\n"
+    return "\n".join([*lines, *live_text.section(report), *ending(report)]).rstrip() + "\n"
 
 
 def sweeps(report: Report) -> list[list[Row]]:
@@ -79,7 +82,7 @@ def _cells(report: Report, own: Sequence[Row]) -> list[tuple[str, ...]]:
         quantise = routed.times.quantise.median if routed and routed.times else None
         ratio = routed.us / one if routed and routed.us and one else None
         line += [number(quantise), number(ratio), number(routed.percent(routed.read_floor) if routed else None, 0)]
-        cells.append((*line, _peers(routed)))
+        cells.append((*line, beside(routed) if routed else NO_FIGURE))
     return cells
 
 
@@ -102,10 +105,3 @@ def beaten(routed: Row, case: Sequence[Row]) -> bool:
     return any(
         row.times is not None and row.times.total.three_quarters < own.quarter for row in case if row is not routed
     )
-
-
-def _peers(row: Row | None) -> str:
-    if row is None:
-        return NO_FIGURE
-    figures = sorted(row.peers, key=lambda f: f.us)
-    return "; ".join(f"{f.peer} {f.row} {f.us:g} ({number(row.ratio(f))}x)" for f in figures) or NO_FIGURE

@@ -23,12 +23,13 @@ from qgen.bench.cases import (
     choose_formats,
 )
 from qgen.bench.ladder import parse_sweep
-from qgen.bench.machine import Caller
+from qgen.bench.machine import Caller, Machine
 from qgen.bench.matvec import F32, PATTERN_BLOCKS, Inputs, Pattern, difference, pattern, text
 from qgen.bench.model_records import Kind, ModelReport, Step
 from qgen.bench.protocol import ALIGNMENT, cold_bytes, measure
 from qgen.bench.session import PASSES, QUICK_PASSES, close, loaded_state, opened
 from qgen.bench.steps import Placement, Product, Slot, place, products
+from qgen.bench.sweep import Run, run_sweeps
 from qgen.errors import QgenError
 from qgen.models import model_named
 from qgen.plan import CLASSES, Plan, plan_all
@@ -46,6 +47,7 @@ class Options:
     model:   a name of the catalog
     formats: empty for all with kernels, or the quick ones; passes: None for the default number
     sweep:   token counts of a step
+    peers:   live ones, as `qgen.bench.live.peer.LivePeer` takes them: beside every distinct matrix on its own
     """
 
     model: str
@@ -53,6 +55,7 @@ class Options:
     sweep: str = SWEEP
     passes: int | None = None
     quick: bool = False
+    peers: Sequence[str] = ()
     label: str = ""
     command: str = ""
 
@@ -75,6 +78,11 @@ class _Run:
     step: Sequence[Product]
     sweep: Sequence[int]
     passes: int
+
+    @property
+    def shapes(self) -> tuple[Shape, ...]:
+        """Those of the step, each once."""
+        return tuple(dict.fromkeys(product.shape for product in self.step))
 
 
 def bench_model(options: Options, machine: Caller, *, show_progress: bool = True) -> ModelReport:
@@ -125,8 +133,37 @@ def bench_model(options: Options, machine: Caller, *, show_progress: bool = True
                 break
             del chain, graph  # the next format has the memory
             advance()
+    if options.peers and not report.aborted:
+        _alone(options, list(todo), run, machine, plans, report, show_progress=show_progress)
     close(report)
     return report
+
+
+def _alone(
+    options: Options,
+    todo: Sequence[str],
+    run: _Run,
+    machine: Machine,
+    plans: Sequence[Plan],
+    report: ModelReport,
+    *,
+    show_progress: bool,
+) -> None:
+    """Every distinct matrix on its own, beside the peers, into the report's rows."""
+    formats = load_formats()
+
+    def choose(case: Case) -> list[AnyCandidate]:
+        return candidates(case, plans, every=False, arch=machine.facts.arch)
+
+    sweeps = Run(
+        todo=[case_of(formats[name], shape, run.sweep[-1]) for name in todo for shape in run.shapes],
+        sweep=run.sweep,
+        choose=choose,
+        passes=run.passes,
+        title="bench matrices",
+        peers=options.peers,
+    )
+    run_sweeps(sweeps, machine, plans, report, show_progress=show_progress)
 
 
 def case_of(format: Format, shape: Shape, tokens: int) -> Case:
@@ -147,7 +184,7 @@ def _served(format: Format, run: _Run, plans: Sequence[Plan], arch: str) -> list
                 allowed=f"a K that the format's block of {format.block} divides",
                 next="choose another format",
             )
-    for shape in dict.fromkeys(product.shape for product in run.step):
+    for shape in run.shapes:
         for tokens in run.sweep:
             found += candidates(case_of(format, shape, tokens), plans, every=False, arch=arch)
     return found
@@ -212,7 +249,7 @@ class _Chain:
         """Without times."""
         placement, step = self.placement, self.run.step
         kinds = []
-        for shape in dict.fromkeys(product.shape for product in step):
+        for shape in self.run.shapes:
             roles = tuple(dict.fromkeys(p.role for p in step if p.shape == shape))
             count = sum(p.shape == shape for p in step)
             kinds.append(Kind(str(shape), roles, count, issue.kernel_of(shape)))

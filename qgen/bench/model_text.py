@@ -6,8 +6,10 @@ import csv
 import io
 from collections.abc import Sequence
 
+from qgen.bench import live_text
 from qgen.bench.model_records import ModelReport, Step
-from qgen.bench.report import NO_FIGURE, columns, conditions_lines, ending, markdown_table, number, opening
+from qgen.bench.report import conditions_lines, ending, opening
+from qgen.bench.tables import NO_FIGURE, columns, markdown_table, number
 
 _HEAD = (
     "format", "T", "tokens/s", "limit tokens/s", "%limit", "us a step", "chain us", "read us", "GB a step", "GB/s",
@@ -35,6 +37,8 @@ def table(report: ModelReport) -> str:
     if report.steps:
         lines += ["", report.steps[0].model, *_memory(report)]
         lines += ["", *columns([_HEAD, *map(_cells, report.steps)]), "", _MEANING]
+    lines += live_text.means(report)
+    lines += [f"WRONG {r.kernel} at {r.shape}, T = {r.tokens}: {r.problem}" for r in report.rows if r.problem]
     lines += [f"WRONG {text}" for text in _wrong(report)]
     if report.aborted:
         lines.append(f"STOPPED at {report.aborted}")
@@ -56,7 +60,7 @@ def markdown(report: ModelReport, plots: Sequence[str] = ()) -> str:
             for kind in step.kinds
         )
         lines += markdown_table(head, rows)
-    return "\n".join([*lines, *ending(report, _wrong(report))]).rstrip() + "\n"
+    return "\n".join([*lines, *live_text.section(report), *ending(report, _wrong(report))]).rstrip() + "\n"
 
 
 def csv_text(report: ModelReport) -> str:

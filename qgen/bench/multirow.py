@@ -18,7 +18,7 @@ from qgen.bench.cases import (
 from qgen.bench.ladder import SHAPES, Options, parse_sweep
 from qgen.bench.machine import Machine
 from qgen.bench.records import Report
-from qgen.bench.session import opened
+from qgen.bench.session import close, opened
 from qgen.bench.sweep import Run, run_sweeps
 from qgen.plan import Plan, plan_all
 from qgen.spec import Format, load_formats
@@ -42,8 +42,9 @@ def bench_multirow(options: Options, machine: Machine, *, show_progress: bool = 
 
     report = opened(machine, options.command, options.label)
     report.skipped += skipped
-    run = Run(todo=todo, sweep=sweep, choose=choose, passes=options.passes, title="bench multirow")
+    run = Run(todo=todo, sweep=sweep, choose=choose, passes=options.passes, title="bench multirow", peers=options.peers)
     run_sweeps(run, machine, plans, report, show_progress=show_progress)
+    close(report)
     return report
 
 

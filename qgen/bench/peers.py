@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from qgen import paths
+from qgen.bench.protocol import Timing
 from qgen.errors import QgenError
 
 _TOP = {"device", "protocol", "provenance", "peers", "named"}
@@ -22,6 +23,7 @@ class Figure:
 
     row:     the peer's own name of what it ran
     factors: where the comparison is a promise: this run may take at most factor * us
+    live:    the passes, where it was measured in the same run
     """
 
     peer: str
@@ -29,6 +31,7 @@ class Figure:
     us: float
     provenance: str
     factors: tuple[float, ...] = ()
+    live: Timing | None = None
 
 
 @dataclass(frozen=True)

@@ -78,9 +78,8 @@ def _ladder_plot(pyplot: Any, own: Sequence[Row]) -> Any:
     peers: dict[str, list[tuple[int, float]]] = {}
     for row in own:
         for figure_of in row.peers if row.routed else ():
-            peers.setdefault(f"{figure_of.peer} {figure_of.row} (measured earlier)", []).append(
-                (row.tokens, figure_of.us)
-            )
+            when = "this run" if figure_of.live else "measured earlier"
+            peers.setdefault(f"{figure_of.peer} {figure_of.row} ({when})", []).append((row.tokens, figure_of.us))
     for marker, (name, points) in zip("ovs^D*", peers.items(), strict=False):
         axes.plot(*zip(*points, strict=True), marker, color="gray", markersize=5, label=name)
     first = own[0]

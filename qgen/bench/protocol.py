@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,6 +43,12 @@ def cold_bytes(l2_bytes: int) -> int:
     return max(COLD_BYTES, 2 * l2_bytes + 1)
 
 
+def turns(nbytes: int, cold: int) -> tuple[int, int]:
+    """Copies of a matrix, so many that each is cold when its turn comes; and launches of a graph, whole rounds."""
+    copies = 1 + -(-cold // nbytes)
+    return copies, copies * -(-MIN_LAUNCHES // copies)
+
+
 def rotation(nbytes: int, block_bytes: int, l2_bytes: int) -> Rotation:
     """Between two reads of a copy lie COLD_BYTES and twice the L2 of other copies; a graph walks whole rounds of them.
 
@@ -50,8 +56,8 @@ def rotation(nbytes: int, block_bytes: int, l2_bytes: int) -> Rotation:
     """
     unit = math.lcm(block_bytes, ALIGNMENT)
     stride = -(-nbytes // unit) * unit
-    copies = 1 + -(-cold_bytes(l2_bytes) // stride)
-    return Rotation(stride=stride, copies=copies, launches=copies * -(-MIN_LAUNCHES // copies))
+    copies, launches = turns(stride, cold_bytes(l2_bytes))
+    return Rotation(stride=stride, copies=copies, launches=launches)
 
 
 @dataclass(frozen=True)
@@ -88,17 +94,32 @@ def timing(laps: Sequence[float]) -> Timing:
     )
 
 
-def measure(machine: Machine, graphs: Mapping[str, tuple[Any, int]], passes: int) -> dict[str, Timing]:
+def measure(
+    machine: Machine,
+    graphs: Mapping[str, tuple[Any, int]],
+    passes: int,
+    others: Mapping[str, Callable[[], float | None]] | None = None,
+) -> dict[str, Timing]:
     """One pass a subject and round, `passes` rounds, each beginning with the next subject so that drift spreads.
 
-    graphs: subject -> (graph, launches in it). Returns subject -> microseconds a launch.
+    graphs: subject -> (graph, launches in it)
+    others: subjects that are not the machine's, which follow its in each round: microseconds a launch of one pass, or
+            None from one that has failed, which then has no time
+    Returns subject -> microseconds a launch.
     """
     names = list(graphs)
     laps: dict[str, list[float]] = {name: [] for name in names}
+    failed: set[str] = set()
     for number in range(-WARM_UP, passes):
         first = number % len(names)
         order = names[first:] + names[:first]
         for name, us in zip(order, machine.lap([graphs[name][0] for name in order]), strict=True):
             if number >= 0:
                 laps[name].append(us / graphs[name][1])
-    return {name: timing(times) for name, times in laps.items()}
+        for name, lap in (others or {}).items():
+            taken = lap()
+            if taken is None:
+                failed.add(name)
+            elif number >= 0:
+                laps.setdefault(name, []).append(taken)
+    return {name: timing(times) for name, times in laps.items() if name not in failed}

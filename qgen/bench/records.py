@@ -76,14 +76,28 @@ class Row:
         """Floor time over the time of a call, in percent."""
         return 100 * floor.us.median / self.us if floor and self.us else None
 
+    def live(self, peer: str) -> Figure | None:
+        """What a peer took in the same run."""
+        return next((f for f in self.peers if f.peer == peer and f.live), None)
+
     def ratio(self, figure: Figure) -> float | None:
         """How many times faster than the peer."""
         return figure.us / self.us if self.us else None
 
 
+@dataclass(frozen=True)
+class About:
+    """A peer that took part in a run. tolerance: the largest normalised mean square error that it may have."""
+
+    name: str
+    version: str
+    how: str
+    tolerance: float
+
+
 @dataclass
 class Report:
-    """A whole run. `aborted`: the error that ended it early, in one line."""
+    """A whole run. `aborted`: the error that ended it early, in one line; `live`: the peers of the same run."""
 
     conditions: Conditions
     rows: list[Row] = field(default_factory=list)
@@ -91,6 +105,7 @@ class Report:
     skipped: list[Skipped] = field(default_factory=list)
     no_chain: str | None = None
     peers_device: str = ""
+    live: list[About] = field(default_factory=list)
     aborted: str = ""
 
     @property
@@ -150,6 +165,7 @@ class Report:
             "aborted": self.aborted,
             "conditions": dataclasses.asdict(self.conditions),
             "no_chain": self.no_chain,
+            "live_peers": [dataclasses.asdict(about) for about in self.live],
             "rows": rows,
             "floors": [
                 {"read": dataclasses.asdict(read), "chain": dataclasses.asdict(chain) if chain else None}

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
+from qgen.bench import live_text
 from qgen.bench.floors import Floor
+from qgen.bench.peers import Figure
 from qgen.bench.records import Report, Row, geometric_mean
-
-NO_FIGURE = "-"
-
-
-def number(value: float | None, digits: int = 2) -> str:
-    """A figure for a table."""
-    return NO_FIGURE if value is None else f"{value:.{digits}f}"
+from qgen.bench.tables import NO_FIGURE, columns, markdown_table, number
 
 
 def _median(floor: Floor | None) -> float | None:
@@ -25,10 +21,15 @@ def _spread(row: Row) -> float | None:
     return 100 * row.times.total.spread if row.times else None
 
 
-def _beside(row: Row) -> str:
+def beside(row: Row) -> str:
     """The peers of a row, fastest first: name, microseconds, how many times faster this run is."""
     figures = sorted(row.peers, key=lambda f: f.us)
-    return "; ".join(f"{f.peer} {f.row} {f.us:g} ({number(row.ratio(f))}x)" for f in figures) or NO_FIGURE
+    texts = (f"{f.peer} {f.row} {_figure(f)} ({number(row.ratio(f))}x)" for f in figures)
+    return "; ".join(texts) or NO_FIGURE
+
+
+def _figure(figure: Figure) -> str:
+    return f"{figure.us:.2f} live" if figure.live else f"{figure.us:g}"
 
 
 # ---- the terminal ------------------------------------------------------------------------------------------------
@@ -64,6 +65,7 @@ def table(report: Report) -> str:
     if report.floors:
         floor_head = ("MB", "read us", "GB/s", "read by", "chain us", "GB/s", "chain by")
         lines += ["", *columns([floor_head, *(_floor_cells(read, chain) for read, chain in report.floors)])]
+    lines += live_text.means(report)
     lines += [f"WRONG {row.kernel} at {row.shape}: {row.problem}" for row in report.rows if row.problem]
     if report.aborted:
         lines.append(f"STOPPED at {report.aborted}")
@@ -94,7 +96,7 @@ def _cells(row: Row) -> tuple[str, ...]:
         number(row.percent(row.read_floor), 0),
         number(row.percent(row.chain_floor), 0),
         number(_spread(row), 1),
-        "WRONG" if row.problem else _beside(row),
+        "WRONG" if row.problem else beside(row),
     )
 
 
@@ -106,18 +108,7 @@ def _floor_cells(read: Floor, chain: Floor | None) -> tuple[str, ...]:
     return (*cells, NO_FIGURE, NO_FIGURE, NO_FIGURE)
 
 
-def columns(cells: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of a table for the terminal."""
-    widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
-    return ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in cells]
-
-
 # ---- markdown ----------------------------------------------------------------------------------------------------
-
-
-def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Lines of a table in markdown, and an empty one."""
-    return [f"| {' | '.join(head)} |", "|" + "---|" * len(head), *(f"| {' | '.join(row)} |" for row in rows), ""]
 
 
 def markdown(report: Report, plots: Sequence[str] = ()) -> str:
@@ -130,6 +121,7 @@ def markdown(report: Report, plots: Sequence[str] = ()) -> str:
         for count in tokens:
             lines += _shape_section(report, shape, count)
     lines += _promises(report)
+    lines += live_text.section(report)
     lines += _candidates(report)
     if report.floors:
         lines += ["## Floors", ""]
@@ -175,9 +167,15 @@ def conditions_lines(report: Report, checked: str = CHECKED, protocol: str = PRO
         lines.append(f"- results: every kernel that has a time was judged in this run: {checked}")
     if report.no_chain:
         lines.append(f"- no chain floor: {report.no_chain}")
-    if any(row.peers for row in report.rows):
-        provenance = next(f.provenance for row in report.rows for f in row.peers)
-        lines.append(f"- peers' figures: {provenance}; ratio = their time over ours")
+    for name, provenance in dict.fromkeys(
+        ("live figures" if f.live else "figures", f.provenance) for row in report.rows for f in row.peers
+    ):
+        lines.append(f"- peers' {name}: {provenance}; ratio = their time over ours")
+    for peer in report.live:
+        lines.append(
+            f"- peer {peer.name}: {peer.version}; {peer.how}; each result judged on a sample of rows, normalised mean "
+            f"square error at most {peer.tolerance:g}"
+        )
     return lines + [f"- **{note}**" for note in c.notes]
 
 
@@ -265,7 +263,7 @@ def csv_text(report: Report) -> str:
         ("format", "rows", "columns", "tokens", "storage", "family", "kernel", "routed", "grid", "resident",
          "bits_per_weight", "weight_bytes", *times, "gigabytes_a_second", "read_floor_us", "percent_of_read_floor",
          "chain_floor_us", "percent_of_chain_floor", "spread_percent", "passes", "peer", "peer_row", "peer_us",
-         "times_faster", "problem")
+         "times_faster", *(f"{p.name}_{what}" for p in report.live for what in ("us", "times_faster")), "problem")
     )  # fmt: skip
     for row in report.rows:
         t = row.times
@@ -277,11 +275,14 @@ def csv_text(report: Report) -> str:
             )  # fmt: skip
         peer = min(row.peers, key=lambda f: f.us, default=None)
         peer_cells = (peer.peer, peer.row, peer.us, row.ratio(peer)) if peer else ("",) * 4
+        live = [row.live(p.name) for p in report.live]
+        live_cells = [cell for f in live for cell in ((f.us, row.ratio(f)) if f else ("", ""))]
         cells = (
             row.format, row.rows, row.columns, row.tokens, row.storage, row.family, row.kernel, int(row.routed),
             row.grid, row.resident, row.bits_per_weight, row.weight_bytes, *taken, row.gigabytes_a_second,
             _median(row.read_floor), row.percent(row.read_floor), _median(row.chain_floor),
-            row.percent(row.chain_floor), _spread(row), t.total.passes if t else "", *peer_cells, row.problem,
+            row.percent(row.chain_floor), _spread(row), t.total.passes if t else "", *peer_cells, *live_cells,
+            row.problem,
         )  # fmt: skip
         writer.writerow([round(cell, 4) if isinstance(cell, float) else cell for cell in cells])
     return output.getvalue()

@@ -24,6 +24,7 @@ from qgen.bench.cases import (
     parse_shape,
 )
 from qgen.bench.conditions import Conditions, State, now, other_processes, read_state, revision, software
+from qgen.bench.live.peer import Live, live_peers
 from qgen.bench.machine import Machine
 from qgen.bench.matvec import Operands, Runnable, difference, fill, make, pattern
 from qgen.bench.protocol import SPREAD_ALLOWED, measure, rotation
@@ -41,6 +42,7 @@ class Options:
     """What to run. Empty formats or shapes: the default ones; passes None: the default number.
 
     every: all instances of a plan, not only the routed one
+    peers: live ones, as `qgen.bench.live.peer.LivePeer` takes them
     """
 
     formats: Sequence[str] = ()
@@ -49,6 +51,7 @@ class Options:
     passes: int | None = None
     quick: bool = False
     floors_only: bool = False
+    peers: Sequence[str] = ()
     label: str = ""
     command: str = ""
 
@@ -84,8 +87,9 @@ def bench(options: Options, machine: Machine, *, show_progress: bool = True) -> 
     if options.floors_only:
         _floors_only(machine, options.rounds, report)
     else:
-        _compile(machine, todo, plans)
-        _measure_cases(machine, todo, plans, options, report, show_progress=show_progress)
+        with live_peers(options.peers, machine.facts.l2_bytes, report) as live:
+            _compile(machine, todo, plans)
+            _measure_cases(machine, todo, plans, options, report, live, show_progress=show_progress)
     close(report)
     return report
 
@@ -154,6 +158,7 @@ def _measure_cases(
     plans: Sequence[Plan],
     options: Options,
     report: Report,
+    live: Live,
     *,
     show_progress: bool,
 ) -> None:
@@ -183,7 +188,7 @@ def _measure_cases(
                 if number == 0:
                     rulers.check(buffer, min(floors.CHECKED, total))
                 operands = Operands(machine, case, buffer, turns[case], blocks)
-                rows, graph = _measure_case(operands, rulers, plans, options)
+                rows, graph = _measure_case(operands, rulers, plans, options, live)
                 report.rows += [beside_peers(row, table, machine.facts.name) for row in rows]
                 if number in (0, len(todo) - 1):
                     loaded_state(machine, "loaded, last" if number else "loaded, first", graph, report)
@@ -194,7 +199,7 @@ def _measure_cases(
 
 
 def _measure_case(
-    operands: Operands, rulers: floors.Rulers, plans: Sequence[Plan], options: Options
+    operands: Operands, rulers: floors.Rulers, plans: Sequence[Plan], options: Options, live: Live
 ) -> tuple[list[Row], Any]:
     """The rows of a case, and a graph that keeps the device at work."""
     machine, case, turn = operands.machine, operands.case, operands.turn
@@ -219,12 +224,15 @@ def _measure_case(
         graphs[f"{number} total"] = runnable.graph(runnable.both)
         graphs[f"{number} product"] = runnable.graph(runnable.multiply)
         graphs[f"{number} quantise"] = runnable.graph(runnable.quantise)
-    times = measure(machine, graphs, options.rounds)
+    times = measure(machine, graphs, options.rounds, live.subjects([case]))
+    figures = live.figures(case, times)
+    live.end_case()
     read, chain = rulers.best(times, case.weight_bytes)
     for number, _ in right:
         taken = Times(times[f"{number} total"], times[f"{number} product"], times[f"{number} quantise"])
         rows[number] = replace(rows[number], times=taken)
-    return [replace(row, read_floor=read, chain_floor=chain) for row in rows], next(iter(floor_graphs.values()))[0]
+    rows = [replace(row, read_floor=read, chain_floor=chain, peers=figures) for row in rows]
+    return rows, next(iter(floor_graphs.values()))[0]
 
 
 def make_row(case: Case, candidate: AnyCandidate, runnable: Runnable, problem: str) -> Row:
@@ -251,6 +259,8 @@ def make_row(case: Case, candidate: AnyCandidate, runnable: Runnable, problem: s
 
 
 def beside_peers(row: Row, table: peers.Peers, device: str) -> Row:
-    """With the peers' figures, where they were taken on such a device."""
-    same = device.startswith(table.device)
-    return replace(row, peers=table.beside(row.format, row.shape, row.tokens)) if same else row
+    """With the figures of the file too, where they were taken on such a device; those of this run take their place."""
+    if not device.startswith(table.device):
+        return row
+    earlier = table.beside(row.format, row.shape, row.tokens)
+    return replace(row, peers=row.peers + tuple(f for f in earlier if f.factors or not row.live(f.peer)))

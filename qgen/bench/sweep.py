@@ -13,11 +13,12 @@ import numpy as np
 
 from qgen.bench import floors, peers
 from qgen.bench.cases import AnyCandidate, Case, candidates
+from qgen.bench.live.peer import Live, live_peers
 from qgen.bench.machine import Machine
 from qgen.bench.matvec import F32, Operands, Runnable, difference, fill, make, pattern, text
 from qgen.bench.protocol import Rotation, measure, rotation
 from qgen.bench.records import Report, Row, Times
-from qgen.bench.session import beside_peers, close, loaded_state, make_row
+from qgen.bench.session import beside_peers, loaded_state, make_row
 from qgen.errors import QgenError
 from qgen.plan import Plan
 from qgen.progress import progress
@@ -31,7 +32,7 @@ class Run:
 
     todo:   matrices, each as the case of the most tokens; sweep: the token counts
     choose: what competes for a matrix at one token count
-    passes: of each kernel; title: of the progress bar
+    passes: of each kernel; title: of the progress bar; peers: live ones, as `LivePeer` takes them
     """
 
     todo: Sequence[Case]
@@ -39,6 +40,7 @@ class Run:
     choose: Choose
     passes: int
     title: str
+    peers: Sequence[str] = ()
 
 
 def run_sweeps(run: Run, machine: Machine, plans: Sequence[Plan], report: Report, *, show_progress: bool) -> None:
@@ -54,6 +56,11 @@ def run_sweeps(run: Run, machine: Machine, plans: Sequence[Plan], report: Report
             allowed="at least one format at one shape",
             next="choose a K that the format's block divides",
         )
+    with live_peers(run.peers, machine.facts.l2_bytes, report) as live:
+        _run(run, machine, plans, report, live, show_progress=show_progress)
+
+
+def _run(run: Run, machine: Machine, plans: Sequence[Plan], report: Report, live: Live, *, show_progress: bool) -> None:
     machine.compile({floors.FILE: floors.text(), **_texts(run, machine, plans)})
     table = peers.load()
     report.peers_device = table.device
@@ -68,7 +75,7 @@ def run_sweeps(run: Run, machine: Machine, plans: Sequence[Plan], report: Report
                 if number == 0:
                     rulers.check(buffer, min(floors.CHECKED, max(turn.nbytes for turn in turns.values())))
                 one = Sweep(machine, case, buffer, turns[case], run, plans)
-                rows, graph = one.measure(rulers)
+                rows, graph = one.measure(rulers, live)
                 report.rows += [beside_peers(row, table, machine.facts.name) for row in rows]
                 if number in (0, len(run.todo) - 1):
                     loaded_state(machine, "loaded, last" if number else "loaded, first", graph, report)
@@ -76,7 +83,6 @@ def run_sweeps(run: Run, machine: Machine, plans: Sequence[Plan], report: Report
                 report.aborted = f"{case}: {error.subject}: {error.found} ({error.next})"
                 break
             step()
-    close(report)
 
 
 def _unit(case: Case) -> int:
@@ -123,7 +129,7 @@ class Sweep:
             results[token] = runnable.result()[0]
         return results, self.widest.judge(results[:, self.widest.sample])
 
-    def measure(self, rulers: floors.Rulers) -> tuple[list[Row], Any]:
+    def measure(self, rulers: floors.Rulers, live: Live) -> tuple[list[Row], Any]:
         """The rows, token count by token count, and a graph that keeps the device at work."""
         singles, wrong = self.singles()
         rows: list[Row] = []
@@ -140,11 +146,14 @@ class Sweep:
                     alive.append(runnable)
                     timed[len(rows)] = self._subjects(graphs, runnable, candidate.quantize.name, tokens, len(rows))
                 rows.append(make_row(operands.case, candidate, runnable, problem))
-        times = measure(self.machine, graphs, self.run.passes)
+        cases = [replace(self.widest.case, tokens=tokens) for tokens in self.run.sweep]
+        times = measure(self.machine, graphs, self.run.passes, live.subjects(cases))
+        figures = {case.tokens: live.figures(case, times) for case in cases}
+        live.end_case()
         read, chain = rulers.best(times, self.widest.case.weight_bytes)
         for number, subjects in timed.items():
             rows[number] = replace(rows[number], times=Times(*(times[name] for name in subjects)))
-        return [replace(row, read_floor=read, chain_floor=chain) for row in rows], busy
+        return [replace(row, read_floor=read, chain_floor=chain, peers=figures[row.tokens]) for row in rows], busy
 
     def _judge(self, runnable: Runnable, singles: F32, wrong: str) -> str:
         problem = difference(runnable.result(), singles)

@@ -55,6 +55,7 @@ def add(verbs: Any) -> None:
         "--out", type=Path, default=None, metavar="DIR", help="write report.md, results.json, .csv, plots"
     )
     verb.add_argument("--no-plots", action="store_true", help="no pictures in DIR (they need Matplotlib)")
+    _add_peer(verb)
     verb.add_argument("--label", default="", metavar="TEXT", help="a remark for the report")
     form = verb.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print everything for programs instead of the table")
@@ -113,12 +114,24 @@ def _add_sweep(
         "--out", type=Path, default=None, metavar="DIR", help="write report.md, results.json, .csv, plots"
     )
     kind.add_argument("--no-plots", action="store_true", help="no pictures in DIR (they need Matplotlib)")
+    _add_peer(kind)
     kind.add_argument("--label", default="", metavar="TEXT", help="a remark for the report")
     form = kind.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print everything for programs instead of the table")
     form.add_argument("--csv", action="store_true", help="print CSV instead of the table")
     kind.set_defaults(run=run, activation="")
     return kind
+
+
+def _add_peer(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--peer",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="time another library on the same matrices in the same run: ggml=/path/to/libggml-cuda.so, humming or "
+        "torch (repeatable); one that is missing or lacks a case is named and left out",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -144,6 +157,7 @@ def run(args: argparse.Namespace) -> int:
         passes=args.repeat,
         quick=args.quick,
         floors_only=args.floors_only,
+        peers=args.peer,
         label=args.label,
         command=shlex.join(["qgen", *sys.argv[1:]]),
     )
@@ -163,7 +177,7 @@ def run_model(args: argparse.Namespace) -> int:
             stage="bench",
             subject=", ".join(given),
             found="beside --model",
-            allowed="--model with --format, --sweep, --repeat, --quick and what says where the report goes",
+            allowed="--model with --format, --sweep, --repeat, --quick, --peer and what says where the report goes",
             next="leave one of the two out",
         )
     options = model.Options(
@@ -172,6 +186,7 @@ def run_model(args: argparse.Namespace) -> int:
         sweep=args.sweep or model.SWEEP,
         passes=args.repeat,
         quick=args.quick,
+        peers=args.peer,
         label=args.label,
         command=shlex.join(["qgen", *sys.argv[1:]]),
     )
@@ -231,6 +246,7 @@ def _run_sweep(args: argparse.Namespace, name: str, bench: Callable[[Options, Ma
         sweep=args.sweep,
         passes=args.repeat,
         activation=args.activation,
+        peers=args.peer,
         label=args.label,
         command=shlex.join(["qgen", *sys.argv[1:]]),
     )
