@@ -232,6 +232,14 @@ def _run_sweep(args: argparse.Namespace, name: str, bench: Callable[[Options, Ma
     from qgen.bench import ladder, ladder_text, plots
     from qgen.bench.cuda import CudaMachine
 
+    if args.model is not None:
+        raise QgenError(
+            stage="bench",
+            subject="--model",
+            found=f"before `{name}`",
+            allowed="--model with --sweep, and no further word",
+            next=f"write `qgen bench --model {args.model} --sweep {args.sweep}`",
+        )
     if (args.n is None) != (args.k is None):
         raise QgenError(
             stage="bench",

@@ -24,6 +24,7 @@ from qgen.bench import cuda, ladder, ladder_text, live_text, model, model_text, 
 from qgen.bench.cases import Case, Shape
 from qgen.bench.live import humming_peer
 from qgen.bench.live.cell import Cell, error
+from qgen.bench.live.child import Service
 from qgen.bench.live.peer import Gone, LivePeer
 from qgen.bench.matvec import fill, pattern
 from qgen.bench.records import Report
@@ -186,6 +187,20 @@ def test_cells_of_a_matrix_end_with_the_next_one(ggml: Path) -> None:
         peer.lap(0)
     assert peer.lap(1) > 0
     peer.close()
+
+
+def test_whatever_a_library_raises_is_a_reason() -> None:
+    class Raising:
+        version, how, tolerance = "1", "none", 1.0
+
+        def ready(self, cell: Cell) -> Any:
+            raise ValueError(f"no kernel for {cell.tokens} tokens\nand more")
+
+        def drop(self) -> None:
+            raise AssertionError("not asked for")
+
+    request = {"do": "cell", "format": "Q8_0", "shape": [24, 256], "tokens": 7, "cold": COLD}
+    assert Service(Raising()).answer(request) == {"skip": "ValueError: no kernel for 7 tokens"}
 
 
 def test_a_peer_that_does_not_answer_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:

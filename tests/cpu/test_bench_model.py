@@ -304,6 +304,9 @@ def test_the_verb(
         args = parse(*common, *wrong)
         with pytest.raises(QgenError, match="beside --model"):
             args.run(args)
+    args = parse("--model", "tiny", "ladder", "--sweep", "1,2")
+    with pytest.raises(QgenError, match="bench --model tiny --sweep 1,2"):
+        args.run(args)
     args = parse("--sweep", "1,2")
     with pytest.raises(QgenError, match="bench ladder"):
         args.run(args)
