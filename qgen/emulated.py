@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from qgen import emit, emulate, plan
 from qgen.dispatch import routed_batch, routed_instance
 from qgen.spec import Format
+from qgen.storage import repack
+from qgen.weights import Weight
 
 ARCH = "sm_90"  # the architecture the emulator stands for
 MULTIROW_ARCH = "sm_75"  # the one whose routes pick among the kernels for a few tokens without tensor cores
@@ -52,7 +54,7 @@ class EmulatedMatvec:
             block=second.block,
             shared=second.shared,
             args=[
-                emulate.Buffer("weight", weight),
+                emulate.Buffer("weight", weight, constant=True),
                 weight.shape[1],
                 len(weight),
                 x.size // self.format.block,
@@ -61,6 +63,7 @@ class EmulatedMatvec:
             ],
             order=order,
             seed=seed,
+            dependent=True,
         )
         return y
 
@@ -111,7 +114,7 @@ class EmulatedMultirow:
             block=launch.block,
             shared=launch.shared,
             args=[
-                emulate.Buffer("weight", weight),
+                emulate.Buffer("weight", weight, constant=True),
                 weight.shape[1],
                 len(weight),
                 blocks,
@@ -122,6 +125,7 @@ class EmulatedMultirow:
             ],
             order=order,
             seed=seed,
+            dependent=True,
         )
         return y
 
@@ -165,16 +169,18 @@ def _quantise(
         ],
         order=order,
         seed=seed,
+        dependent=True,
     )
 
 
 class EmulatedLadder:
     """The emulated quantiser and ladder (family ksplit_mma) of one format, compiled on construction or cached."""
 
-    def __init__(self, format: Format) -> None:
-        """Raises QgenError when the format has no ladder or the host has no C++ compiler."""
+    def __init__(self, format: Format, storage: str = "native") -> None:
+        """storage: of the weights that calls take. Raises QgenError when the format has no such ladder or the host has
+        no C++ compiler."""
         self.format = format
-        self.plan = plan.plan_ksplit(format)
+        self.plan = plan.plan_ksplit(format, storage)
         self._quantize_plan = plan.plan_quantize_fragments(self.plan)
         self._ladder = emulate.compile(emit.emit(self.plan).text, self.plan.file)
         self._quantize = emulate.compile(emit.emit(self._quantize_plan).text, self._quantize_plan.file)
@@ -190,18 +196,22 @@ class EmulatedLadder:
     ) -> NDArray[np.float32]:
         """float32[T, n]: the rows uint8[n, K // block * bytes] times every row of x, a C-contiguous float32[T, K].
 
+        rows: as in native storage; for a ladder over tiles they are repacked here
         rung: left out, the one the dispatch picks for T > 1; any rung takes any T of 1 and more
         order, seed: which thread goes next, see qgen.emulate. Raises QgenError for any fault of the kernels.
         """
         tokens, columns = x.shape
         blocks = columns // self.format.block
-        chosen = rung or routed_batch(self.format, len(rows), columns, tokens, ARCH)
+        storage = self.plan.storage
+        chosen = rung or routed_batch(self.format, len(rows), columns, tokens, ARCH, storage=storage)
         assert isinstance(chosen, plan.Rung)
-        weight = np.ascontiguousarray(rows)
+        native = Weight.of(self.format, np.ascontiguousarray(rows), rows=len(rows), columns=columns)
+        weight = (native if storage == "native" else repack(native, storage)).data
+        place = [emulate.Buffer("weight", weight, constant=True), *([rows.shape[1]] if storage == "native" else [])]
         activation = self.activation(x, order=order, seed=seed)
-        y = np.full((tokens, len(weight)), np.nan, dtype=np.float32)
+        y = np.full((tokens, len(rows)), np.nan, dtype=np.float32)
         launch, grid_y = plan.launch_ksplit(
-            self.plan, chosen, len(weight), tokens, multiprocessors=1, ctas_per_multiprocessor=1
+            self.plan, chosen, len(rows), tokens, multiprocessors=1, ctas_per_multiprocessor=1
         )
         self._ladder.launch(
             chosen.name,
@@ -209,17 +219,17 @@ class EmulatedLadder:
             block=launch.block,
             shared=launch.shared,
             args=[
-                emulate.Buffer("weight", weight),
-                weight.shape[1],
-                len(weight),
+                *place,
+                len(rows),
                 blocks,
                 tokens,
                 emulate.Buffer("activation", activation),
                 emulate.Buffer("y", y, writable=True),
-                len(weight),
+                len(rows),
             ],
             order=order,
             seed=seed,
+            dependent=True,
         )
         return y
 
@@ -238,10 +248,10 @@ class EmulatedLadder:
                 emulate.Buffer("x", x),
                 columns,
                 blocks,
-                tokens,
                 emulate.Buffer("activation", activation, writable=True),
             ],
             order=order,
             seed=seed,
+            dependent=True,
         )
         return activation

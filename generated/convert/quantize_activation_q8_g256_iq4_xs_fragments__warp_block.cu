@@ -38,9 +38,9 @@ __device__ const uint2 kOrder[kWords] = {
 
 }  // namespace
 
-// x: float32 [tokens][x_stride]; activation: records of layout q8_g256_iq4_xs_fragments, of tokens and blocks that only fill up too.
+// x: float32 [tokens][x_stride]; activation: records of layout q8_g256_iq4_xs_fragments, those of blocks that only fill up too.
 extern "C" __global__ void __launch_bounds__(128)
-quantize_activation_q8_g256_iq4_xs_fragments__warp_block(const float* __restrict__ x, int64_t x_stride, int blocks, int tokens, uint8_t* __restrict__ activation) {
+quantize_activation_q8_g256_iq4_xs_fragments__warp_block(const float* __restrict__ x, int64_t x_stride, int blocks, uint8_t* __restrict__ activation) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int bundle = blockIdx.x * kWarps + warp, token = blockIdx.y;
     const int bundles = blocks;
@@ -53,9 +53,8 @@ quantize_activation_q8_g256_iq4_xs_fragments__warp_block(const float* __restrict
     float v[kValues];
 #pragma unroll
     for (int i = 0; i < kValues; ++i) {
-        const bool inside = token < tokens;
         const int64_t column = (int64_t)bundle * kColumns + 32 * i + lane;
-        v[i] = inside ? qgen_load_f32(x + token * x_stride + column) : 0.0f;
+        v[i] = qgen_load_f32(x + token * x_stride + column);
     }
     float scale[kScales];
     qgen_quantize<kValues, kGroupValues>(v, codes, scale, lane);

@@ -33,9 +33,9 @@ __device__ const uint2 kOrder[kWords] = {
 
 }  // namespace
 
-// x: float32 [tokens][x_stride]; activation: records of layout q8_g32_q4_0_fragments, of tokens and blocks that only fill up too.
+// x: float32 [tokens][x_stride]; activation: records of layout q8_g32_q4_0_fragments, those of blocks that only fill up too.
 extern "C" __global__ void __launch_bounds__(128)
-quantize_activation_q8_g32_q4_0_fragments__warp_block(const float* __restrict__ x, int64_t x_stride, int blocks, int tokens, uint8_t* __restrict__ activation) {
+quantize_activation_q8_g32_q4_0_fragments__warp_block(const float* __restrict__ x, int64_t x_stride, int blocks, uint8_t* __restrict__ activation) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int bundle = blockIdx.x * kWarps + warp, token = blockIdx.y;
     const int bundles = (blocks + kSplit * kBundle - 1) / (kSplit * kBundle) * kSplit;
@@ -50,7 +50,7 @@ quantize_activation_q8_g32_q4_0_fragments__warp_block(const float* __restrict__ 
 #pragma unroll
     for (int i = 0; i < kValues; ++i) {
         const int block = first_block + (32 * i + lane) / kBlock * kSplit;
-        const bool inside = token < tokens && block < blocks;
+        const bool inside = block < blocks;
         const int64_t column = (int64_t)block * kBlock + (32 * i + lane) % kBlock;
         v[i] = inside ? qgen_load_f32(x + token * x_stride + column) : 0.0f;
     }

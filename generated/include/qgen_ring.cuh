@@ -67,37 +67,3 @@ struct qgen_ring {
         if (++slot == stages) slot = 0, ++round;
     }
 };
-
-// A buffer of partial sums in shared memory, handed from the warps that write to those that add them up and back. With
-// `bulk` by barriers, so that nobody waits who has something else to do; without, a __syncthreads of the ring comes
-// between writing and adding, and one here before the next writing.
-template <int writers, int adders>
-struct qgen_handover {
-    uint64_t *written, *added;
-    bool bulk;
-
-    // All threads of the CTA; `barriers` has room for 2 of 8 bytes.
-    __device__ __forceinline__ qgen_handover(uint64_t* barriers, bool bulk, int warp, int lane)
-        : written(barriers), added(barriers + 1), bulk(bulk) {
-        if (bulk && warp == 0 && lane == 0) {
-            qgen_barrier_init(written, 32 * writers);
-            qgen_barrier_init(added, 32 * adders);
-            qgen_barrier_publish();
-        }
-    }
-
-    // `number` counts the results of this CTA.
-    __device__ __forceinline__ void before_write(int number) const {
-        if (!bulk) __syncthreads();
-        else if (number > 0) qgen_barrier_wait(added, (number + 1) & 1);
-    }
-    __device__ __forceinline__ void after_write() const {
-        if (bulk) qgen_barrier_arrive(written);
-    }
-    __device__ __forceinline__ void before_add(int number) const {
-        if (bulk) qgen_barrier_wait(written, number & 1);
-    }
-    __device__ __forceinline__ void after_add() const {
-        if (bulk) qgen_barrier_arrive(added);
-    }
-};

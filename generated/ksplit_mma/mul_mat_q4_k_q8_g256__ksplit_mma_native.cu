@@ -14,6 +14,7 @@
 //
 #include "qgen_mma.cuh"
 #include "qgen_ring.cuh"
+#include "qgen_split.cuh"
 
 namespace {
 
@@ -25,7 +26,7 @@ constexpr int kCodeWords = 16;    // code words of a thread, row and block
 constexpr int kChunks = 4;       // 16-byte pieces of activation codes of a thread, token and bundle
 constexpr int kScales = 1;       // activation scales of a token and bundle
 constexpr int kRecordBytes = 2336; // activation record of a bundle and column tile: codes, scales, starts, sums
-// Elsewhere the compiler wants more registers for the same text: there one row tile a warp, and one CTA at a time.
+// Other architectures' compilers want more registers for this text: one row tile a warp there, and one CTA at a time.
 #if __CUDA_ARCH__ == 800 || __CUDA_ARCH__ == 900
 constexpr bool kRoomy = true;
 #else
@@ -107,9 +108,11 @@ struct Record {
 };
 
 // Adds a bundle of `row_tiles` times 16 rows times the tokens of `column_tiles` tiles to the slice sums of this thread:
-// rows g and g + 8 of every row tile, whose first block starts at place[..] of shared memory, tokens 2t and 2t + 1 of
-// every column tile; of two row tiles only the first unless `whole`. `left` tokens are left from the CTA's first on, `inside` blocks of the bundle are; the records
-// begin `skip` bytes from `from`, those of the next column tile tile_bytes later.
+// rows g and g + 8 of every row tile, tokens 2t and 2t + 1 of every column tile; of two row tiles only the first unless
+// `whole`.
+// place: where in shared memory each row's first block starts
+// left: tokens from the CTA's first on; inside: blocks of the bundle that there are
+// skip: bytes from `from` to the bundle's record of the first column tile; those of the next come tile_bytes later
 template <int column_tiles, int row_tiles>
 __device__ __forceinline__ void add_bundle(const int (&place)[2 * row_tiles], int lane, int t, int left, int inside, bool whole,
                                            const Record::From& from, int64_t skip, int64_t tile_bytes, const Record* first,
@@ -245,7 +248,6 @@ __device__ __forceinline__ void ksplit(const uint8_t* weight, int64_t row_stride
     constexpr int cta_rows = 16 * row_tiles, columns = 8 * column_tiles;
     constexpr int warp_blocks = kBundle * warp_bundles, stage_blocks = kSplit * warp_blocks;
     constexpr int substeps = kSlices / kSplit;
-    constexpr int column_stride = cta_rows + 4;  // floats between columns of a partial result: no two threads in one bank
     constexpr int units = row_tiles * column_tiles;  // of 16 rows and 8 columns, added up by a warp each
     constexpr bool early = column_tiles == 1;  // records are asked for before the wait for weights
     using Ring = qgen_ring<kSplit, cta_rows, pieces, slot_bytes, stages>;
@@ -258,7 +260,7 @@ __device__ __forceinline__ void ksplit(const uint8_t* weight, int64_t row_stride
     const int share = column_tiles <= 2 ? columns : ((tokens + 7) / 8 + (int)gridDim.y - 1) / (int)gridDim.y * 8;
     const int column = blockIdx.y * share, left = min(tokens - column, share);
     float* partial = (float*)(qgen_shared + Ring::bytes);
-    uint64_t* barriers = (uint64_t*)(partial + kSplit * columns * column_stride);
+    uint64_t* barriers = (uint64_t*)(partial + kSplit * columns * qgen_column_stride<row_tiles>);
     const uint32_t last_bytes = (uint32_t)(blocks - (stage_count - 1) * stage_blocks) * kBlockBytes;
     const bool aligned = (((uint32_t)(uint64_t)weight | (uint32_t)row_stride | stage_blocks * kBlockBytes | last_bytes) & 15u) == 0;
     Ring ring(barriers, aligned, warp, lane);
@@ -269,6 +271,9 @@ __device__ __forceinline__ void ksplit(const uint8_t* weight, int64_t row_stride
     const int fragments = (rows + 15) / 16;
     const int row_begin = (int)((int64_t)blockIdx.x * fragments / gridDim.x) * 16;
     const int row_end = min(rows, (int)((int64_t)(blockIdx.x + 1) * fragments / gridDim.x) * 16);
+    // The next kernel's CTAs would pile up on the multiprocessors that a short kernel leaves first: they come later then.
+    const bool brief = row_end - row_begin <= cta_rows;
+    if (!brief) qgen_let_next_begin();
     int ahead_row = row_begin, ahead_stage = 0;
     auto request = [&]() {
         ring.request(weight + ahead_row * row_stride + (int64_t)ahead_stage * (stage_blocks * kBlockBytes), row_stride,
@@ -286,43 +291,12 @@ __device__ __forceinline__ void ksplit(const uint8_t* weight, int64_t row_stride
     const uint8_t* records = activation + column / 8 * tile_bytes + warp * kRecordBytes;
     const Record::From from = {qgen_keep(records + lane * 16), qgen_keep(records + t * (8 * kScales) + 2048), qgen_keep(records + lane * 8 + 2080)};
     qgen_wait_for_inputs();
-    // Adds up what the warps have of result `number`, rows from `tile` on: a unit a warp, four rows of a column a thread.
     auto finish = [&](int number, int tile) {
-#pragma unroll 1
-        for (int unit = (warp + number) % kSplit; unit < units; unit += kSplit) {
-            if (unit < kSplit) handover.before_add(number);
-            const int row = unit % row_tiles * 16 + lane % 4 * 4, at = unit / row_tiles * 8 + lane / 4;
-            const float* terms = partial + at * column_stride + row;
-            float v[4][kSplit];
-#pragma unroll
-            for (int w = 0; w < kSplit; ++w) {
-                const float4 four = *(const float4*)(terms + w * (columns * column_stride));
-                v[0][w] = four.x, v[1][w] = four.y, v[2][w] = four.z, v[3][w] = four.w;
-            }
-#pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                const float total = qgen_halving_sum<kSplit>(v[i]);
-                if (tile + row + i < row_end && at < left) qgen_store_f32(y + (column + at) * y_stride + tile + row + i, total);
-            }
-            if (unit + kSplit >= units) handover.after_add();
-        }
+        qgen_add_partials<kSplit, column_tiles, row_tiles>(partial, handover, number, warp, lane, tile, row_end, column, left, y, y_stride);
     };
     int number = 0;
     for (int tile = row_begin; tile < row_end; tile += cta_rows) {
         float sum[substeps][column_tiles][row_tiles][4] = {};
-        // The slices of the stage at hand come first in sum: after every stage they move up, in a circle. Where the circle
-        // stops does not matter: halving adds the same pairs from any place of it.
-        auto turn = [&]() {
-#pragma unroll
-            for (int i = 0; substeps > warp_blocks && i < 4 * column_tiles * row_tiles; ++i) {
-                float v[substeps];
-#pragma unroll
-                for (int s = 0; s < substeps; ++s) v[s] = sum[s][i / 4 / row_tiles][i / 4 % row_tiles][i % 4];
-#pragma unroll
-                for (int s = 0; s < substeps; ++s)
-                    sum[s][i / 4 / row_tiles][i / 4 % row_tiles][i % 4] = v[(s + warp_blocks) % substeps];
-            }
-        };
 #pragma unroll 1
         for (int stage = 0; stage < stage_count; ++stage) {
             const int64_t skip = (int64_t)(stage * (warp_bundles * kSplit)) * kRecordBytes;
@@ -348,20 +322,12 @@ __device__ __forceinline__ void ksplit(const uint8_t* weight, int64_t row_stride
                 for (int m = 0; m < 2 * row_tiles; ++m) place[m] += kSplit * kBundle * kBlockBytes;
             }
             ring.release();
-            turn();
+            qgen_turn_slices<warp_blocks>(sum);
             if (stage == 0 && number > 0) finish(number - 1, tile - cta_rows);
         }
-        // A warp's own slices first, then those of the warps, always s and s + h.
+        if (brief) qgen_let_next_begin();
         handover.before_write(number);
-#pragma unroll
-        for (int i = 0; i < 4 * column_tiles * row_tiles; ++i) {
-            const int n = i / 4 / row_tiles, m = i / 4 % row_tiles;
-            float own[substeps];
-#pragma unroll
-            for (int s = 0; s < substeps; ++s) own[s] = sum[s][n][m][i % 4];
-            partial[(warp * columns + 8 * n + 2 * t + i % 2) * column_stride + row + 16 * m + i % 4 / 2 * 8] =
-                qgen_halving_sum<substeps>(own);
-        }
+        qgen_write_partial(partial, sum, warp, row, t);
         handover.after_write();
         ++number;
     }

@@ -13,6 +13,7 @@ from qgen.dispatch import routed_batch, routed_float, routed_instance
 from qgen.errors import QgenError
 from qgen.plan import (
     CLASSES,
+    TILE_ROWS,
     ArrangePlan,
     FloatKsplitPlan,
     FloatRung,
@@ -67,12 +68,16 @@ class Shape:
 
 @dataclass(frozen=True)
 class Case:
-    """One matrix times `tokens` columns of x. activation: "f16", "bf16", or "" for int8 as the format's file says."""
+    """One matrix times `tokens` columns of x.
+
+    activation: "f16", "bf16", or "" for int8 as the format's file says; storage: of the matrix
+    """
 
     format: Format
     shape: Shape
     tokens: int = 1
     activation: str = ""
+    storage: str = "native"
 
     @property
     def blocks(self) -> int:
@@ -81,8 +86,22 @@ class Case:
 
     @property
     def placed(self) -> layout.Matrix:
-        """The matrix in bytes; rows lie back to back."""
+        """The matrix in bytes, in native storage; rows lie back to back."""
         return layout.matrix(self.format, rows=self.shape.rows, columns=self.shape.columns)
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes from the matrix' first to its last, those that only fill up planes and row tiles included."""
+        if self.storage == "tiled":
+            return -(-self.shape.rows // TILE_ROWS) * TILE_ROWS * self.row_bytes
+        return self.placed.total
+
+    @property
+    def unit(self) -> int:
+        """Bytes of a piece of the format's pattern that its matrices are made of; planes are filled one by one."""
+        if self.format.split:
+            return 1
+        return self.format.bytes * (TILE_ROWS if self.storage == "tiled" else 1)
 
     @property
     def row_bytes(self) -> int:
@@ -165,10 +184,16 @@ class FloatCandidate:
 AnyCandidate = Candidate | RungCandidate | MultirowCandidate | FloatCandidate
 
 
-def of_activation(plans: Iterable[Plan], activation: str) -> list[Plan]:
-    """The plans for a class of float activations; for "" those for int8."""
-    multiply = [p for p in plans if not isinstance(p, RepackPlan)]
-    return [p for p in multiply if (p.layout.activation if p.layout.activation in CLASSES else "") == activation]
+def of_activation(plans: Iterable[Plan], activation: str, storage: str = "native") -> list[Plan]:
+    """The plans for a class of float activations, for "" those for int8, over one storage."""
+    found: list[Plan] = []
+    for p in plans:
+        other = isinstance(p, MatvecPlan | MultirowPlan | KsplitPlan | FloatKsplitPlan) and p.storage != storage
+        if isinstance(p, RepackPlan) or other:
+            continue
+        if (p.layout.activation if p.layout.activation in CLASSES else "") == activation:
+            found.append(p)
+    return found
 
 
 @dataclass(frozen=True)
@@ -196,7 +221,7 @@ def parse_shape(text: str) -> Shape:
 
 def choose_formats(wanted: Sequence[str], formats: Mapping[str, Format], plans: Iterable[Plan]) -> list[Format]:
     """The formats named (any case), or all that have kernels. Raises QgenError for a name without kernels."""
-    served = {plan.format for plan in plans if isinstance(plan, MatvecPlan | FloatKsplitPlan)}
+    served = {plan.format for plan in plans if isinstance(plan, MatvecPlan | KsplitPlan | FloatKsplitPlan)}
     if not wanted:
         return [format for name, format in formats.items() if name in served]
     chosen = []
@@ -216,7 +241,11 @@ def choose_formats(wanted: Sequence[str], formats: Mapping[str, Format], plans: 
 
 
 def cases(
-    formats: Iterable[Format], shapes: Sequence[Shape], tokens: Sequence[int] = (1,), activation: str = ""
+    formats: Iterable[Format],
+    shapes: Sequence[Shape],
+    tokens: Sequence[int] = (1,),
+    activation: str = "",
+    storage: str = "native",
 ) -> tuple[list[Case], list[Skipped]]:
     """Every format at every shape and token count, format by format; those whose block does not divide K are named."""
     found: list[Case] = []
@@ -228,7 +257,7 @@ def cases(
                 reason = f"K = {shape.columns} = {quotient} x {format.block} + {rest}: not whole blocks"
                 skipped.append(Skipped(f"{format.name} {shape}", reason))
             else:
-                found += [Case(format, shape, count, activation) for count in tokens]
+                found += [Case(format, shape, count, activation, storage) for count in tokens]
     return found, skipped
 
 
@@ -237,13 +266,13 @@ def candidates(case: Case, plans: Iterable[Plan], *, every: bool, arch: str) -> 
 
     Raises QgenError when no plan takes the case.
     """
-    own = of_activation((plan for plan in plans if plan.format == case.format.name), case.activation)
+    own = of_activation((plan for plan in plans if plan.format == case.format.name), case.activation, case.storage)
     quantizers = {plan.layout.name: plan for plan in own if isinstance(plan, QuantizePlan)}
     found: list[AnyCandidate] = []
     if case.activation:
         found += [c for c in _float_rungs(case, own, arch) if every or c.routed]
-    elif case.tokens > 1:
-        batch = routed_batch(case.format, case.shape.rows, case.shape.columns, case.tokens, arch)
+    elif case.tokens > 1 or case.storage == "tiled":
+        batch = routed_batch(case.format, case.shape.rows, case.shape.columns, case.tokens, arch, storage=case.storage)
         found += [c for c in _rungs(own, arch, batch) if every or c.routed]
         found += [c for c in _multirows(own, (batch,), batch)]
     for plan in own:
@@ -270,9 +299,11 @@ def ladder_candidates(case: Case, plans: Sequence[Plan], *, arch: str) -> list[A
 
     Raises QgenError when no plan takes the case.
     """
-    own = [plan for plan in plans if plan.format == case.format.name]
+    own = of_activation((plan for plan in plans if plan.format == case.format.name), case.activation, case.storage)
     found = candidates(case, own, every=True, arch=arch)
-    return found if case.tokens > 1 or case.activation else [*(c for c in found if c.routed), *_rungs(own, arch, None)]
+    if case.tokens > 1 or case.activation or case.storage == "tiled":
+        return found
+    return [*(c for c in found if c.routed), *_rungs(own, arch, None)]
 
 
 def _float_rungs(case: Case, plans: Sequence[Plan], arch: str) -> list[FloatCandidate]:
@@ -295,7 +326,7 @@ def multirow_candidates(case: Case, plans: Sequence[Plan], *, arch: str) -> list
 
     Raises QgenError when no plan takes the case.
     """
-    own = [plan for plan in plans if plan.format == case.format.name]
+    own = of_activation((plan for plan in plans if plan.format == case.format.name), "")
     found = candidates(case, own, every=False, arch=arch)
     routed = found[0].instance
     rungs = _rungs(own, arch, None)

@@ -33,7 +33,7 @@ _SWEEP = re.compile(r"(\d+)(?::(\d+)(?::(\d+))?)?")
 class Options:
     """What to run. Empty formats or shapes: those that the run has by itself; sweep: see `parse_sweep`.
 
-    activation: "f16", "bf16", or "" for int8 as each format's file says
+    activation: "f16", "bf16", or "" for int8 as each format's file says; storage: of the matrices
     peers: live ones, as `qgen.bench.live.peer.LivePeer` takes them
     """
 
@@ -42,6 +42,7 @@ class Options:
     sweep: str = SWEEP
     passes: int = PASSES
     activation: str = ""
+    storage: str = "native"
     peers: Sequence[str] = ()
     label: str = ""
     command: str = ""
@@ -94,11 +95,11 @@ def bench_ladder(options: Options, machine: Machine, *, show_progress: bool = Tr
     """
     sweep = parse_sweep(options.sweep)
     formats = load_formats()
-    plans = of_activation(plan_all(formats)[0], options.activation)
+    plans = of_activation(plan_all(formats)[0], options.activation, options.storage)
     ladders = [plan for plan in plans if isinstance(plan, KsplitPlan | FloatKsplitPlan)]
     chosen = choose_formats(options.formats or [plan.format for plan in ladders], formats, plans)
     shapes = [parse_shape(text) for text in options.shapes or SHAPES]
-    todo, skipped = cases(chosen, shapes, (sweep[-1],), options.activation)
+    todo, skipped = cases(chosen, shapes, (sweep[-1],), options.activation, options.storage)
 
     def choose(case: Case) -> list[AnyCandidate]:
         return ladder_candidates(case, plans, arch=machine.facts.arch)

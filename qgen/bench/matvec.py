@@ -24,8 +24,11 @@ from qgen.bench.cases import (
 )
 from qgen.bench.machine import Grid, Machine
 from qgen.bench.protocol import Rotation
+from qgen.plan import TILE_ROWS
 from qgen.run.launching import spreads
 from qgen.spec import Format
+from qgen.storage import repack
+from qgen.weights import Weight
 
 PATTERN_BLOCKS = 4096  # different blocks; they repeat over the weights, which no cache notices
 SAMPLE = 8  # rows held against the contract, the first and the last among them
@@ -45,10 +48,21 @@ def pattern(format: Format) -> Pattern:
     return {"block": codec.random_blocks(format, PATTERN_BLOCKS, SEED)}
 
 
+def stored(case: Case, blocks: Pattern) -> NDArray[np.uint8]:
+    """The pattern of a format stored in blocks as the case's storage has it: uint8[bytes]. Sixteen blocks of it that
+    follow each other are the rows of a tile."""
+    flat = blocks["block"].reshape(-1)
+    if case.storage == "native":
+        return flat
+    native = Weight.of(case.format, flat, rows=PATTERN_BLOCKS, columns=case.format.block)
+    made: NDArray[np.uint8] = repack(native, case.storage).data
+    return made
+
+
 def fill(machine: Machine, buffer: Any, case: Case, turn: Rotation, blocks: Pattern) -> None:
     """Fill all copies of the case's weights in `buffer` with the pattern, plane by plane."""
     if not case.format.split:
-        machine.repeat(buffer, blocks["block"])
+        machine.repeat(buffer, stored(case, blocks))
         return
     for copy in range(turn.copies):
         for span in case.placed.spans:  # each is cut off by what comes behind it
@@ -84,7 +98,12 @@ class Inputs:
     def sampled(self) -> Pattern:
         """The packed rows of `sample`, by plane: uint8[sample, blocks, bytes]."""
         count = self.case.placed.blocks
-        places = (self.sample[:, None] * count + np.arange(self.case.blocks)) % PATTERN_BLOCKS
+        rows, columns = self.sample[:, None], np.arange(self.case.blocks)
+        if self.case.storage == "tiled":
+            tile = rows // TILE_ROWS * count + columns
+            places = (tile * TILE_ROWS + rows % TILE_ROWS) % PATTERN_BLOCKS
+        else:
+            places = (rows * count + columns) % PATTERN_BLOCKS
         return {name: part[places] for name, part in self.pattern.items()}
 
     def wanted(self) -> F32:
@@ -168,7 +187,8 @@ class Runnable:
         """The launch of a kernel that takes any number of tokens."""
         o = self._operands
         weight = o.machine.at(o.buffer, o.turn.offset(i))
-        sizes = np.int64(o.case.row_bytes), np.int32(o.case.shape.rows), np.int32(o.case.blocks)
+        stride = (np.int64(o.case.row_bytes),) if o.case.storage == "native" else ()  # between tiles there is none
+        sizes = *stride, np.int32(o.case.shape.rows), np.int32(o.case.blocks)
         args = (weight, *sizes, np.int32(o.case.tokens), self._activation, o.y, np.int64(o.case.shape.rows))
         o.machine.launch(self._matmul, self.grids[1], args, chained=chained)
 
@@ -231,20 +251,21 @@ class RungRunnable(Runnable):
         self._quantize = machine.kernel(
             quantize.file, text(quantize), quantize.name, threads=first.block, shared=first.shared
         )
-        self._matmul = machine.kernel(
-            ladder.file, text(ladder), rung.name, threads=32 * rung.warps, shared=rung.shared_bytes
-        )
-        self.resident = self._matmul.resident
+        threads = 32 * rung.warps
+        alone = machine.kernel(ladder.file, text(ladder), rung.name, threads=threads, shared=rung.shared_bytes)
         second, tiles = plan.launch_ksplit(
-            ladder, rung, case.shape.rows, case.tokens, machine.facts.multiprocessors, self.resident
+            ladder, rung, case.shape.rows, case.tokens, machine.facts.multiprocessors, alone.resident
         )
+        # A launch may ask for more shared memory than the kernel needs, so that its CTAs spread.
+        self._matmul = machine.kernel(ladder.file, text(ladder), rung.name, threads=threads, shared=second.shared)
+        self.resident = self._matmul.resident
         self.grids = (first.grid, columns), (second.grid, tiles)
         self._activation = operands.activation(ladder)
 
     def quantise(self, _: int, *, chained: bool = False) -> None:
         """x to int8. chained: it may begin before the kernel in front of it has ended."""
         o = self._operands
-        sizes = np.int64(o.case.shape.columns), np.int32(o.case.blocks), np.int32(o.case.tokens)
+        sizes = np.int64(o.case.shape.columns), np.int32(o.case.blocks)
         o.machine.launch(self._quantize, self.grids[0], (o.x, *sizes, self._activation), chained=chained)
 
     def multiply(self, i: int, *, chained: bool = False) -> None:

@@ -24,7 +24,7 @@ from qgen.bench.cases import (
 )
 from qgen.bench.ladder import parse_sweep
 from qgen.bench.machine import Caller, Machine
-from qgen.bench.matvec import F32, PATTERN_BLOCKS, Inputs, Pattern, difference, pattern, text
+from qgen.bench.matvec import F32, PATTERN_BLOCKS, Inputs, Pattern, difference, pattern, stored, text
 from qgen.bench.model_records import Kind, ModelReport, Step
 from qgen.bench.protocol import ALIGNMENT, cold_bytes, measure
 from qgen.bench.session import PASSES, QUICK_PASSES, close, loaded_state, opened
@@ -47,12 +47,14 @@ class Options:
     model:   a name of the catalog
     formats: empty for all with kernels, or the quick ones; passes: None for the default number
     sweep:   token counts of a step
+    storage: of the matrices
     peers:   live ones, as `qgen.bench.live.peer.LivePeer` takes them: beside every distinct matrix on its own
     """
 
     model: str
     formats: Sequence[str] = ()
     sweep: str = SWEEP
+    storage: str = "native"
     passes: int | None = None
     quick: bool = False
     peers: Sequence[str] = ()
@@ -78,6 +80,7 @@ class _Run:
     step: Sequence[Product]
     sweep: Sequence[int]
     passes: int
+    storage: str
 
     @property
     def shapes(self) -> tuple[Shape, ...]:
@@ -95,7 +98,7 @@ def bench_model(options: Options, machine: Caller, *, show_progress: bool = True
     model = model_named(options.model)
     step, left_out = products(model)
     passes = options.passes or (QUICK_PASSES if options.quick else PASSES)
-    run = _Run(model.name, step, parse_sweep(options.sweep), passes)
+    run = _Run(model.name, step, parse_sweep(options.sweep), passes, options.storage)
     plans = plan_all(load_formats())[0]
     wanted = options.formats or (QUICK_FORMATS if options.quick else ())
     chosen = choose_formats(wanted, load_formats(), plans)
@@ -156,7 +159,7 @@ def _alone(
         return candidates(case, plans, every=False, arch=machine.facts.arch)
 
     sweeps = Run(
-        todo=[case_of(formats[name], shape, run.sweep[-1]) for name in todo for shape in run.shapes],
+        todo=[case_of(formats[name], shape, run.sweep[-1], run.storage) for name in todo for shape in run.shapes],
         sweep=run.sweep,
         choose=choose,
         passes=run.passes,
@@ -166,9 +169,9 @@ def _alone(
     run_sweeps(sweeps, machine, plans, report, show_progress=show_progress)
 
 
-def case_of(format: Format, shape: Shape, tokens: int) -> Case:
+def case_of(format: Format, shape: Shape, tokens: int, storage: str) -> Case:
     """The matrix with the activation that the format's file names."""
-    return Case(format, shape, tokens, format.activation if format.activation in CLASSES else "")
+    return Case(format, shape, tokens, format.activation if format.activation in CLASSES else "", storage)
 
 
 def _served(format: Format, run: _Run, plans: Sequence[Plan], arch: str) -> list[AnyCandidate]:
@@ -186,7 +189,7 @@ def _served(format: Format, run: _Run, plans: Sequence[Plan], arch: str) -> list
             )
     for shape in run.shapes:
         for tokens in run.sweep:
-            found += candidates(case_of(format, shape, tokens), plans, every=False, arch=arch)
+            found += candidates(case_of(format, shape, tokens, run.storage), plans, every=False, arch=arch)
     return found
 
 
@@ -211,14 +214,14 @@ class _Chain:
         unit = ALIGNMENT if format.split else PATTERN_BLOCKS * format.bytes  # every slot begins with the pattern
         self.placement = place(
             run.step,
-            lambda shape: case_of(format, shape, 1).placed.total,
+            lambda shape: case_of(format, shape, 1, run.storage).stored_bytes,
             unit=unit,
             available=machine.available(),
             cold=cold_bytes(machine.facts.l2_bytes),
         )
         self.buffer = machine.filled(self.placement.nbytes)
-        _fill(machine, self.buffer, self.placement, format, self.pattern)
-        self.weights = [_weight(machine, self.buffer, slot, format) for slot in self.placement.slots]
+        _fill(machine, self.buffer, self.placement, format, self.pattern, run.storage)
+        self.weights = [_weight(machine, self.buffer, slot, format, run.storage) for slot in self.placement.slots]
 
     def measure(self, rulers: floors.Rulers) -> tuple[list[Step], Any]:
         """A step a token count, and a graph that keeps the device at work."""
@@ -255,10 +258,11 @@ class _Chain:
             kinds.append(Kind(str(shape), roles, count, issue.kernel_of(shape)))
         return Step(
             model=self.run.name,
+            storage=self.run.storage,
             format=self.format.name,
             tokens=tokens,
             products=len(step),
-            weight_bytes=sum(case_of(self.format, product.shape, 1).weight_bytes for product in step),
+            weight_bytes=sum(case_of(self.format, product.shape, 1, self.run.storage).weight_bytes for product in step),
             layers=placement.layers,
             distinct=placement.distinct,
             copies=len(placement.rounds),
@@ -275,7 +279,7 @@ class _Issue:
         self.slots = chain.placement.slots
         self.inputs: dict[Shape, Inputs] = {}
         for shape in dict.fromkeys(slot.shape for slot in self.slots):
-            self.inputs[shape] = Inputs(machine, case_of(chain.format, shape, tokens), chain.pattern)
+            self.inputs[shape] = Inputs(machine, case_of(chain.format, shape, tokens, chain.run.storage), chain.pattern)
         self.bound = [machine.bind(weight, tokens) for weight in chain.weights]
         scratch = max(bound.workspace_for(tokens) for bound in self.bound)
         self.workspace = machine.put(np.zeros(scratch, dtype=np.uint8))
@@ -322,19 +326,26 @@ class _Issue:
         return next(str(b.instance.name) for b, s in zip(self.bound, self.slots, strict=True) if s.shape == shape)
 
 
-def _fill(machine: Caller, buffer: Any, placement: Placement, format: Format, blocks: Pattern) -> None:
+def _fill(machine: Caller, buffer: Any, placement: Placement, format: Format, blocks: Pattern, storage: str) -> None:
     """All slots alike: the pattern from each one's, or each plane's, first byte on."""
+    cases = {slot.shape: case_of(format, slot.shape, 1, storage) for slot in placement.slots}
     if not format.split:
-        machine.repeat(buffer, blocks["block"])
+        machine.repeat(buffer, stored(next(iter(cases.values())), blocks))
         return
     for slot in placement.slots:
-        spans = case_of(format, slot.shape, 1).placed.spans
+        spans = cases[slot.shape].placed.spans
         ends = [*(span.offset for span in spans[1:]), slot.nbytes]
         for span, end in zip(spans, ends, strict=True):
             machine.repeat(machine.part(buffer, slot.offset + span.offset, end - span.offset), blocks[span.plane])
 
 
-def _weight(machine: Caller, buffer: Any, slot: Slot, format: Format) -> Weight:
+def _weight(machine: Caller, buffer: Any, slot: Slot, format: Format, storage: str) -> Weight:
     """The one place where weights are made: a matrix over the bytes of its slot, without a copy."""
-    data = machine.part(buffer, slot.offset, slot.nbytes)
-    return Weight.of(format, data, rows=slot.shape.rows, columns=slot.shape.columns, name=f"{format.name} {slot.shape}")
+    return Weight.of(
+        format,
+        machine.part(buffer, slot.offset, slot.nbytes),
+        rows=slot.shape.rows,
+        columns=slot.shape.columns,
+        name=f"{format.name} {slot.shape}",
+        storage=storage,
+    )

@@ -42,6 +42,7 @@ class Step:
     distinct: int
     copies: int
     kinds: tuple[Kind, ...]
+    storage: str
     problem: str = ""
     us: Timing | None = None
     read_floor: Floor | None = None

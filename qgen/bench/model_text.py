@@ -68,14 +68,15 @@ def csv_text(report: ModelReport) -> str:
     output = io.StringIO()
     writer = csv.writer(output, lineterminator="\n")
     writer.writerow(
-        ("model", "format", "tokens", "products", "weight_bytes", "layers", "distinct_layers", "copies", "us", "us_low",
-         "us_high", "tokens_a_second", "limit_tokens_a_second", "percent_of_limit", "gigabytes_a_second",
+        ("model", "format", "storage", "tokens", "products", "weight_bytes", "layers", "distinct_layers", "copies",
+         "us", "us_low", "us_high", "tokens_a_second", "limit_tokens_a_second", "percent_of_limit",
+         "gigabytes_a_second",
          "read_floor_us", "chain_floor_us", "stream_gigabytes_a_second", "percent_of_stream", "spread_percent",
          "passes", "problem")
     )  # fmt: skip
     for s in report.steps:
         cells = (
-            s.model, s.format, s.tokens, s.products, s.weight_bytes, s.layers, s.distinct, s.copies,
+            s.model, s.format, s.storage, s.tokens, s.products, s.weight_bytes, s.layers, s.distinct, s.copies,
             *((s.us.median, s.us.low, s.us.high) if s.us else ("",) * 3), s.tokens_a_second, s.limit_tokens_a_second,
             s.percent_of_limit, s.gigabytes_a_second, s.read_floor.us.median if s.read_floor else None,
             s.chain_floor.us.median if s.chain_floor else None, s.stream, s.percent_of_stream,
@@ -106,7 +107,8 @@ def _memory(report: ModelReport) -> list[str]:
     """Where the weights of each format lay, a sentence a format."""
     lines = []
     for step in {step.format: step for step in report.steps}.values():
-        text = f"{step.format}: {step.products} products of {step.layers} layers (the head is one) a step"
+        text = f"{step.format}, {step.storage} storage: "
+        text += f"{step.products} products of {step.layers} layers (the head is one) a step"
         if step.distinct < step.layers:
             text += f"; the model does not fit: layers repeat over a ring of {step.distinct} distinct ones"
         if step.copies > 1:

@@ -127,7 +127,7 @@ def emulated(case: Case, candidate: Candidate) -> Emulated:
         block=launch.block,
         shared=launch.shared,
         args=[
-            emulate.Buffer("weight", weight),
+            emulate.Buffer("weight", weight, constant=True),
             case.row_bytes,
             rows,
             case.blocks,
@@ -135,6 +135,7 @@ def emulated(case: Case, candidate: Candidate) -> Emulated:
             emulate.Buffer("y", np.zeros(rows, dtype=np.float32), writable=True),
         ],
         count_sectors=True,
+        dependent=True,
     )
     scale = case.shape.rows / rows
     return Emulated(

@@ -30,7 +30,7 @@ from qgen.bench.matvec import Operands, Runnable, difference, fill, make, patter
 from qgen.bench.protocol import SPREAD_ALLOWED, measure, rotation
 from qgen.bench.records import Report, Row, Times
 from qgen.errors import QgenError
-from qgen.plan import MatvecPlan, Plan, QuantizePlan, plan_all
+from qgen.plan import FragmentQuantizePlan, KsplitPlan, MatvecPlan, Plan, QuantizePlan, plan_all
 from qgen.progress import progress
 from qgen.spec import load_formats
 
@@ -41,12 +41,14 @@ PASSES, QUICK_PASSES = 30, 5
 class Options:
     """What to run. Empty formats or shapes: the default ones; passes None: the default number.
 
+    storage: of the matrices
     every: all instances of a plan, not only the routed one
     peers: live ones, as `qgen.bench.live.peer.LivePeer` takes them
     """
 
     formats: Sequence[str] = ()
     shapes: Sequence[str] = ()
+    storage: str = "native"
     every: bool = False
     passes: int | None = None
     quick: bool = False
@@ -77,11 +79,11 @@ def bench(options: Options, machine: Machine, *, show_progress: bool = True) -> 
     report then holds what came before it. Raises QgenError for options that do not fit, and for whatever keeps the
     run from beginning.
     """
-    plans = of_activation(plan_all(load_formats())[0], "")
+    plans = of_activation(plan_all(load_formats())[0], "", options.storage)
     wanted = options.formats or (QUICK_FORMATS if options.quick else ())
     chosen = choose_formats(wanted, load_formats(), plans)
     shapes = [parse_shape(s) for s in options.shapes or (QUICK_SHAPES if options.quick else SHAPES)]
-    todo, skipped = cases(chosen, shapes)
+    todo, skipped = cases(chosen, shapes, storage=options.storage)
     report = opened(machine, options.command, options.label)
     report.skipped += skipped
     if options.floors_only:
@@ -131,7 +133,8 @@ def loaded_state(machine: Machine, name: str, graph: Any, report: Report) -> Non
 def _compile(machine: Machine, todo: Sequence[Case], plans: Sequence[Plan]) -> None:
     names = {case.format.name for case in todo}
     # The cases are all of one token: no need to wait for the ladders.
-    wanted = [p for p in plans if p.format in names and isinstance(p, MatvecPlan | QuantizePlan)]
+    kinds = (KsplitPlan, FragmentQuantizePlan) if todo and todo[0].storage == "tiled" else (MatvecPlan, QuantizePlan)
+    wanted = [p for p in plans if p.format in names and isinstance(p, kinds)]
     texts = {plan.file: emit.emit(plan).text for plan in wanted}
     machine.compile({floors.FILE: floors.text(), **texts})
 
@@ -172,7 +175,7 @@ def _measure_cases(
         )
     table = peers.load()
     report.peers_device = table.device
-    turns = {case: rotation(case.weight_bytes, case.format.bytes, machine.facts.l2_bytes) for case in todo}
+    turns = {case: rotation(case.stored_bytes, case.unit, machine.facts.l2_bytes) for case in todo}
     total = max(turn.nbytes for turn in turns.values())
     buffer = machine.filled(total)
     rulers = floors.Rulers(machine)

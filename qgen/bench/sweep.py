@@ -64,7 +64,7 @@ def _run(run: Run, machine: Machine, plans: Sequence[Plan], report: Report, live
     machine.compile({floors.FILE: floors.text(), **_texts(run, machine, plans)})
     table = peers.load()
     report.peers_device = table.device
-    turns = {case: rotation(case.placed.total, _unit(case), machine.facts.l2_bytes) for case in run.todo}
+    turns = {case: rotation(case.stored_bytes, case.unit, machine.facts.l2_bytes) for case in run.todo}
     buffer = machine.filled(max(turn.nbytes for turn in turns.values()))
     rulers = floors.Rulers(machine)
     report.no_chain = rulers.no_chain
@@ -83,11 +83,6 @@ def _run(run: Run, machine: Machine, plans: Sequence[Plan], report: Report, live
                 report.aborted = f"{case}: {error.subject}: {error.found} ({error.next})"
                 break
             step()
-
-
-def _unit(case: Case) -> int:
-    """Copies begin on whole blocks, so that a repeating pattern fills all alike; planes are filled one by one."""
-    return 1 if case.format.split else case.format.bytes
 
 
 def _texts(run: Run, machine: Machine, plans: Sequence[Plan]) -> dict[str, str]:

@@ -47,6 +47,7 @@ def add(verbs: Any) -> None:
     verb.add_argument(
         "--sweep", default=None, metavar="A:B:STEP", help="token counts of --model; commas join several (default: 1)"
     )
+    _add_storage(verb)
     verb.add_argument("--candidates", action="store_true", help="time every compiled variant, not only the routed one")
     verb.add_argument("--repeat", type=int, default=None, metavar="N", help="passes of each kernel (default: 30)")
     verb.add_argument("--quick", action="store_true", help="three formats, one shape, five passes: a smoke test")
@@ -72,6 +73,7 @@ def add(verbs: Any) -> None:
         sweep="1:32:1",
         run=run_ladder,
     )
+    _add_storage(ladder)
     ladder.add_argument(
         "--activation", default="", metavar="CLASS", help="f16 or bf16 (default: int8, as the format's file says)"
     )
@@ -119,8 +121,17 @@ def _add_sweep(
     form = kind.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print everything for programs instead of the table")
     form.add_argument("--csv", action="store_true", help="print CSV instead of the table")
-    kind.set_defaults(run=run, activation="")
+    kind.set_defaults(run=run, activation="", storage="native")
     return kind
+
+
+def _add_storage(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--storage",
+        choices=("native", "tiled"),
+        default="native",
+        help="how the weights lie: as in the file, or repacked to tiles (default: native)",
+    )
 
 
 def _add_peer(parser: argparse.ArgumentParser) -> None:
@@ -153,6 +164,7 @@ def run(args: argparse.Namespace) -> int:
     options = session.Options(
         formats=args.format,
         shapes=args.shape,
+        storage=args.storage,
         every=args.candidates,
         passes=args.repeat,
         quick=args.quick,
@@ -184,6 +196,7 @@ def run_model(args: argparse.Namespace) -> int:
         model=args.model,
         formats=args.format,
         sweep=args.sweep or model.SWEEP,
+        storage=args.storage,
         passes=args.repeat,
         quick=args.quick,
         peers=args.peer,
@@ -254,6 +267,7 @@ def _run_sweep(args: argparse.Namespace, name: str, bench: Callable[[Options, Ma
         sweep=args.sweep,
         passes=args.repeat,
         activation=args.activation,
+        storage=args.storage,
         peers=args.peer,
         label=args.label,
         command=shlex.join(["qgen", *sys.argv[1:]]),

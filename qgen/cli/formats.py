@@ -53,7 +53,8 @@ def _counts(plans: list[Plan]) -> list[str]:
     integer = []
     for plan in plans:
         if isinstance(plan, MatvecPlan | MultirowPlan | KsplitPlan):
-            integer.append(f"{'mul_mat T=1' if isinstance(plan, MatvecPlan) else plan.family}: {len(entries(plan))}")
+            named = "mul_mat T=1" if isinstance(plan, MatvecPlan) else plan.family
+            integer.append(f"{named if plan.storage == 'native' else 'over tiles'}: {len(entries(plan))}")
     floats = [f"{p.layout.activation}: {len(p.rungs)}" for p in plans if isinstance(p, FloatKsplitPlan)]
     return [", ".join(integer)] * bool(integer) + floats
 

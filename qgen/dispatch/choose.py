@@ -24,15 +24,12 @@ from qgen.spec import Format
 V = TypeVar("V", bound=Instance | Rung | MultirowInstance | FloatRung)
 
 
-def routed_instance(
-    plan: MatvecPlan, rows: int, columns: int, arch: str, policy: str = "fastest", storage: str = "native"
-) -> Instance:
-    """The variant for one token and a weight of `rows` x `columns` on `arch`.
+def routed_instance(plan: MatvecPlan, rows: int, columns: int, arch: str, policy: str = "fastest") -> Instance:
+    """The variant for one token and a weight of `rows` x `columns` in native storage on `arch`.
 
-    storage: the weight's
     Raises QgenError with the reason of a refusal.
     """
-    return _routed(plan.format, plan.contract.activation, plan.instances, 1, rows, columns, arch, policy, storage)
+    return _routed(plan.format, plan.contract.activation, plan.instances, 1, rows, columns, arch, policy, "native")
 
 
 def routed_batch(
@@ -44,7 +41,7 @@ def routed_batch(
     policy: str = "fastest",
     storage: str = "native",
 ) -> Rung | MultirowInstance:
-    """The variant for `tokens` > 1 tokens and a weight of `rows` x `columns` on `arch`.
+    """The variant for `tokens` > 1 tokens (over tiles, 1 or more) and a weight of `rows` x `columns` on `arch`.
 
     storage: the weight's
     Raises QgenError with the reason of a refusal.
@@ -53,7 +50,7 @@ def routed_batch(
     with contextlib.suppress(QgenError):  # the dispatch has better words for a format without such kernels
         variants += plan_multirow(format).instances
     with contextlib.suppress(QgenError):
-        variants += plan_ksplit(format).rungs
+        variants += plan_ksplit(format, storage).rungs
     return _routed(format.name, format.activation or "none", variants, tokens, rows, columns, arch, policy, storage)
 
 

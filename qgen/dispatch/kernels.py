@@ -80,6 +80,7 @@ class Facts:
     activation: the activation its file names; None for none
     refused:    why there is no matmul kernel; "" where there is
     taken:      the activations its matmul kernels read
+    stored:     the storages they read it from
     """
 
     format: str
@@ -87,6 +88,7 @@ class Facts:
     activation: str | None
     refused: str = ""
     taken: tuple[str, ...] = ()
+    stored: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -111,16 +113,25 @@ def catalog(
     converts = QuantizePlan | FragmentQuantizePlan | ArrangePlan
     quantisers = {p.layout.name: p.name for p in plans if isinstance(p, converts)}
     kernels: list[Kernel] = []
-    # tokens: how many the kernels of a format take in one call; rungs: of its int8 ladder; float_rungs: of the others;
-    # widest_ARCH: see _widest
+    # tokens: how many the kernels of a format take in one call; rungs: of its int8 ladder over native storage;
+    # tiled_rungs: over tiles; float_rungs: of the others; widest_ARCH: see _widest
     numbers: dict[str, dict[str, int]] = {
-        name: {"block": f.block, "tokens": 1, "rungs": 0, "float_rungs": 0, **{f"widest_{arch}": 0 for arch in archs}}
+        name: {
+            "block": f.block,
+            "tokens": 1,
+            "rungs": 0,
+            "tiled_rungs": 0,
+            "float_rungs": 0,
+            **{f"widest_{arch}": 0 for arch in archs},
+        }
         for name, f in formats.items()
     }
-    taken: dict[str, list[str]] = {name: [] for name in formats}
+    taken: dict[str, dict[str, None]] = {name: {} for name in formats}
+    stored: dict[str, dict[str, None]] = {name: {} for name in formats}
     for plan in plans:
-        if not isinstance(plan, converts | RepackPlan) and plan.layout.activation not in taken[plan.format]:
-            taken[plan.format].append(plan.layout.activation)
+        if not isinstance(plan, converts | RepackPlan):
+            taken[plan.format][plan.layout.activation] = None
+            stored[plan.format][plan.storage] = None
         if isinstance(plan, MatvecPlan):
             kernels += _matvec(plan, quantisers.get(plan.layout.name), space)
             # A full team is a warp's worth of threads on one row; a quarter of it serves rows of few blocks.
@@ -129,6 +140,9 @@ def catalog(
         elif isinstance(plan, MultirowPlan):
             kernels += _multirow(plan, quantisers.get(plan.layout.name), space)
             numbers[plan.format] |= {"tokens": MAX_TOKENS}
+        elif isinstance(plan, KsplitPlan) and plan.tile:
+            kernels += _ksplit(plan, quantisers.get(plan.layout.name), space, archs)
+            numbers[plan.format] |= {"tokens": MAX_TOKENS, "tiled_rungs": len(plan.rungs)}
         elif isinstance(plan, KsplitPlan):
             kernels += _ksplit(plan, quantisers.get(plan.layout.name), space, archs)
             numbers[plan.format] |= {"tokens": MAX_TOKENS, "rungs": len(plan.rungs)} | _widest(plan, archs)
@@ -142,7 +156,12 @@ def catalog(
             kernels.append(_quantize(plan, space, archs))
     facts = {
         name: Facts(
-            name, numbers[name], f.activation, refused[name].found if name in refused else "", tuple(taken[name])
+            name,
+            numbers[name],
+            f.activation,
+            refused[name].found if name in refused else "",
+            tuple(taken[name]),
+            tuple(stored[name]),
         )
         for name, f in formats.items()
     }
@@ -231,7 +250,7 @@ def _ksplit(
             where={**where, **_where_runs(plan.requires, r.shared_bytes, space, archs)},
             contract=plan.contract.name, quantiser=quantiser, columns=r.columns, ladder=plan.file,
             threads=32 * r.warps, shared_bytes=r.shared_bytes, rows=r.rows, alignment=plan.alignment,
-            knobs={"class": _class(plan.layout.activation)}
+            knobs={"class": "tiles" if plan.storage == "tiled" else _class(plan.layout.activation)}
             | ({"row_tiles": r.row_tiles} if isinstance(r, FloatRung) else {}),
             requires=plan.requires,
         )
@@ -273,7 +292,7 @@ def _quantize(
         "op": frozenset({plan.op}),
         "format": frozenset({plan.format}),
         "activation": frozenset({plan.layout.activation}),
-        "storage": frozenset({"native"}),
+        "storage": frozenset({"native", "tiled"} if isinstance(plan, FragmentQuantizePlan) else {"native"}),
         "epilogue": frozenset({"none"}),
         "contiguous": frozenset({"yes"}),
         "K": _integers(space.axis("K"), block, INT32_MAX, block),

@@ -170,7 +170,7 @@ def _words_of(key: str, value: object) -> Iterator[str]:
     elif isinstance(value, list):
         if not all(isinstance(item, str) for item in value):
             yield from (item for item in value if isinstance(item, str))
-    elif key == "activation" and value in (OWN, PLANNED):
+    elif (key == "activation" and value in (OWN, PLANNED)) or (key == "storage" and value == PLANNED):
         yield str(value)
 
 
@@ -179,6 +179,7 @@ def _reason_words(op: str, facts: Facts | None) -> dict[str, object]:
     if facts is not None:
         words |= {"format": facts.format, "own": facts.activation or "none", "refused": facts.refused}
         words |= {"taken": listed(facts.taken) if facts.taken else "none", **facts.numbers}
+        words |= {"stored": listed(facts.stored) if facts.stored else "none"}
     return words
 
 

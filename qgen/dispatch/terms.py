@@ -47,8 +47,15 @@ class Words:
             return check_choice(entry, key, axis, [own] if own else [])
         if value == PLANNED and key == "activation" and self.facts is not None:
             return check_choice(entry, key, axis, [*self.facts.taken])
+        if value == PLANNED and key == "storage" and self.facts is not None:
+            return check_choice(entry, key, axis, [*self.facts.stored])
         if isinstance(value, str):
-            words = {"format": f' or "{PLANNED}"', "activation": f', "{OWN}" or "{PLANNED}"'} if self.planned else {}
+            allowed = {
+                "format": f' or "{PLANNED}"',
+                "activation": f', "{OWN}" or "{PLANNED}"',
+                "storage": f' or "{PLANNED}"',
+            }
+            words = allowed if self.planned else {}
             entry.refuse(key, repr(value), f"a list of {listed(axis.values)}{words.get(key, '')}")
         return check_choice(entry, key, axis, entry.texts(key))
 

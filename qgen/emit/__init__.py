@@ -100,7 +100,7 @@ def emit(plan: Plan, guards: Mapping[str, str] = MappingProxyType({})) -> Source
     """
     kernel: object
     if isinstance(plan, KsplitPlan):
-        template = "ksplit.cu.j2"
+        template = "ksplit_tiled.cu.j2" if plan.tile else "ksplit.cu.j2"
         kernel = ksplit_kernel(plan, _header(plan, template, f"{plan.format} x {plan.layout.activation}", _facts(plan)))
     elif isinstance(plan, MultirowPlan):
         template = "multirow.cu.j2"
@@ -159,9 +159,12 @@ def _header(plan: Plan, template: str, subject: str, facts: list[str]) -> tuple[
 
 def _facts(plan: MatvecPlan | KsplitPlan | MultirowPlan) -> list[str]:
     c = plan.contract
+    storage = f"blocks as in the file, aligned to {plan.alignment}, rows row_stride bytes apart"
+    if plan.storage == "tiled":
+        storage = "tiles of 16 rows and a block, as qgen.repack makes them, row tiles back to back"
     return [
         f"format      {plan.format}: {plan.block} elements in {plan.block_bytes} bytes",
-        f"storage     {plan.storage}: blocks as in the file, aligned to {plan.alignment}, rows row_stride bytes apart",
+        f"storage     {plan.storage}: {storage}",
         f"activation  {plan.layout.activation} in the layout {plan.layout.name}, from quantize_activation",
         f"traffic     every packed byte is requested once (read factor {plan.read_factor:.2f})",
         f"contract    {c.name}: block b of a row belongs to slice b mod {c.slices}; a slice takes its blocks in",

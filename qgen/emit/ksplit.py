@@ -15,6 +15,7 @@ class Factor:
     """The float factors of one term and unit, multiplied left to right; one per row of the fragment."""
 
     name: str
+    reader: str  # name of the same factor of the bundle's first block
     block: int  # of the bundle
     floats: tuple[FloatScale, ...]
 
@@ -52,6 +53,7 @@ class Step:
 
     negative: bool
     factor: str
+    reader: str  # of the factor, see Factor
     scale: int
     integer: str
 
@@ -102,7 +104,7 @@ def ksplit_kernel(plan: KsplitPlan, header: tuple[str, ...]) -> KsplitKernel:
         for i, (term, word) in enumerate(zip(plan.terms, plan.scale_words, strict=True)):
             name = f"f{index}_{i}" if term.floats[u] else ""
             if name:
-                factors.append(Factor(name=name, block=block, floats=term.floats[u]))
+                factors.append(Factor(name=name, reader=f"factor_{u}_{i}", block=block, floats=term.floats[u]))
             if word is not None and (not term.codes or plan.code_offset):
                 known = word.name in products and products[word.name].into_total
                 products[word.name] = SumProduct(
@@ -113,6 +115,7 @@ def ksplit_kernel(plan: KsplitPlan, header: tuple[str, ...]) -> KsplitKernel:
                 Step(
                     negative=term.negative,
                     factor=name,
+                    reader=f"factor_{u}_{i}",
                     scale=index * plan.contract.unit // plan.layout.group,
                     integer=integer,
                 )

@@ -28,20 +28,24 @@ class Buffer:
     name:         what reports and messages call it; unique within a launch
     offset_bytes: the address that the kernel sees is a multiple of 256 plus this
     writable:     whether the kernel may store into it
+    constant:     no kernel in front of a dependent launch writes it: it may be read at once
 
-    Raises QgenError if the array is not contiguous, or is read-only and writable is asked for.
+    Raises QgenError if the array is not contiguous, or is read-only or constant and writable is asked for.
     """
 
     name: str
     array: NDArray[Any]
     offset_bytes: int = 0
     writable: bool = False
+    constant: bool = False
 
     def __post_init__(self) -> None:
         if not self.array.flags.c_contiguous:
             self._refuse("an array that is not C-contiguous", "C-contiguous arrays", "use np.ascontiguousarray")
         if self.writable and not self.array.flags.writeable:
             self._refuse("a read-only array with writable=True", "arrays that can be written", "copy the array")
+        if self.writable and self.constant:
+            self._refuse("writable=True with constant=True", "one of the two", "leave out the wrong one")
         if self.offset_bytes < 0:
             self._refuse(f"offset_bytes={self.offset_bytes}", "0 or more", "give the misalignment as a positive count")
 
@@ -113,6 +117,7 @@ class _Buffer(ctypes.Structure):
         ("bytes", ctypes.c_uint64),
         ("misalignment", ctypes.c_uint64),
         ("writable", ctypes.c_int32),
+        ("constant", ctypes.c_int32),
         ("read_bytes", ctypes.c_uint64),
         ("read_requests", ctypes.c_uint64),
         ("read_distinct", ctypes.c_uint64),
@@ -141,6 +146,7 @@ class _Launch(ctypes.Structure):
         ("buffers", ctypes.POINTER(_Buffer)),
         ("buffer_count", ctypes.c_int32),
         ("count_sectors", ctypes.c_int32),
+        ("dependent", ctypes.c_int32),
         ("switches", ctypes.c_uint64),
     ]
 
@@ -182,6 +188,7 @@ class Program:
         order: Literal["forward", "reverse", "shuffle"] = "forward",
         seed: int = 0,
         count_sectors: bool = False,
+        dependent: bool = False,
     ) -> Report:
         """Runs kernel `entry` to its end and reports its traffic; writable buffers' arrays hold the results.
 
@@ -192,13 +199,15 @@ class Program:
         order:       which of the threads that can run goes next, and the order of CTAs: the lowest, the highest,
                      or drawn from `seed`
         count_sectors: also count 32-byte sectors as warps ask for them (slower)
+        dependent:   as a kernel that begins before those in front of it have ended (programmatic dependent launch):
+                     a thread that has not called qgen_wait_for_inputs may touch constant buffers alone
 
         Raises QgenError for arguments that do not fit, and for every fault of the kernel: accesses out of bounds,
-        misaligned or not through qgen_ptx.cuh, writes to read-only buffers or past the shared memory, divergent
-        barriers, deadlock, collectives that disagree. The program can be launched again after an error.
+        misaligned, too early or not through qgen_ptx.cuh, writes to read-only buffers or past the shared memory,
+        divergent barriers, deadlock, collectives that disagree. The program can be launched again after an error.
         """
         call = _Call(program=self, entry=entry, order=order, seed=seed)
-        launch, buffers = call.prepare(grid, block, args, shared, count_sectors)
+        launch, buffers = call.prepare(grid, block, args, shared, count_sectors, dependent)
         with _launching:
             failure = self._library.qgen_emulate_launch(ctypes.byref(launch))
             if failure:
@@ -228,6 +237,7 @@ class _Call:
         args: Sequence[Argument],
         shared: int,
         count_sectors: bool,
+        dependent: bool,
     ) -> tuple[_Launch, Any]:
         entries = list(self.program.parameters)
         if self.entry not in entries:
@@ -252,6 +262,7 @@ class _Call:
             buffers=buffers,
             buffer_count=len(buffers),
             count_sectors=count_sectors,
+            dependent=dependent,
         )
         return launch, buffers
 
@@ -285,6 +296,7 @@ class _Call:
                 bytes=buffer.array.nbytes,
                 misalignment=buffer.offset_bytes,
                 writable=buffer.writable,
+                constant=buffer.constant,
             )
         return arguments, buffers
 

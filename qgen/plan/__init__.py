@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from qgen.errors import QgenError
 from qgen.plan.arrange import ArrangePlan, launch_arrange, plan_arrange
 from qgen.plan.float_contract import CLASSES, FloatContract, float_contract
-from qgen.plan.ksplit import FragmentLayout, KsplitPlan, Rung, launch_ksplit, plan_ksplit
+from qgen.plan.ksplit import FragmentLayout, KsplitPlan, launch_ksplit, plan_ksplit
 from qgen.plan.ksplit_float import (
     FloatFragments,
     FloatKsplitPlan,
@@ -29,6 +29,7 @@ from qgen.plan.quantize import (
 )
 from qgen.plan.records import ActivationLayout, Contract
 from qgen.plan.repack import Place, RepackPlan, launch_repack, plan_repack
+from qgen.plan.rungs import Rung
 from qgen.plan.tile import ROWS as TILE_ROWS
 from qgen.plan.tile import TileLayout, plan_tile
 from qgen.spec.records import Format
@@ -102,7 +103,8 @@ def plan_all(formats: dict[str, Format]) -> tuple[tuple[Plan, ...], dict[str, Qg
     """Every plan of `formats`, and for the formats without kernels the refusal that says why.
 
     A format has kernels for T = 1 and for a few tokens with the int8 activation its file names, where its layout allows
-    it a ladder for more, a ladder from T = 1 up for each class of float activations, and repackers where it has tiles.
+    it a ladder for more, over both storages, a ladder from T = 1 up for each class of float activations, and repackers
+    where it has tiles.
     """
     plans: list[Plan] = []
     refused: dict[str, QgenError] = {}
@@ -126,6 +128,7 @@ def _integer_plans(format: Format, refused: dict[str, QgenError]) -> Iterator[Pl
     with contextlib.suppress(QgenError):
         ladder = plan_ksplit(format)
         yield from (plan_quantize_fragments(ladder), ladder)
+        yield plan_ksplit(format, "tiled")
 
 
 def _float_plans(format: Format, refused: dict[str, QgenError]) -> Iterator[Plan]:

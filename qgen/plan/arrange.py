@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from qgen.plan.ksplit import LANES
 from qgen.plan.ksplit_float import PIECE_WORDS, FloatFragments, FloatKsplitPlan
 from qgen.plan.matvec import Launch
 from qgen.plan.quantize import WARPS
+from qgen.plan.tile import LANES
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Plans of the family `ksplit_mma`: op mul_mat, small T, int8 tensor cores, native storage.
+"""Plans of the family `ksplit_mma`: op mul_mat, small T, int8 tensor cores, native and tiled storage.
 
 A CTA owns 16 or more output rows and up to 8 * `column_tiles` tokens; eight warps split K. Each warp decodes the blocks
 it owns in registers, straight into the A fragments of mma.m16n8k32 (two code words a thread and row) or m16n8k16 (one),
@@ -8,26 +8,21 @@ give the bits of the mat-vec.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 
 from qgen.plan.lanes import Names, plan_lanes
 from qgen.plan.matvec import PIECE, Launch, contract, four, largest, table_words
-from qgen.plan.records import Contract, LaneConstant, Step, TermPlan, Words
+from qgen.plan.records import Contract, LaneConstant, LaneInt, Step, TermPlan, Words
 from qgen.plan.refuse import refuse
+from qgen.plan.rungs import LADDER, SHARED_LIMIT, SINGLE_SLICES, SPLIT, Rung, native_rung, single_rung, tiled_rung
 from qgen.plan.scales import ScaleWord, plan_scale_word
 from qgen.plan.terms import code_field, code_offset, group_size, integer_activation, plan_terms, scale_fields
+from qgen.plan.tile import LANES, ROWS, TileLayout, TileNames, tile_layout
 from qgen.spec import Field, Format
 
-LANES = 4  # threads that share a row of a fragment
-ROWS = 16  # rows of a fragment
-SPLIT = 8  # warps that share rows, the blocks of K dealt to them in turn
 BUNDLE = 128  # elements a warp takes at once, of neighbouring turns where blocks are shorter
-LADDER = (8, 16, 32)  # column capacities worth having on the H200; more tokens tile over the grid's y
-STAGE_LIMIT = 28 * 1024  # bytes of a stage of 16 rows
-RING_LIMIT = 84 * 1024  # of all stages of 16 rows: with the partial sums two CTAs fit a multiprocessor of sm_90
-SHARED_LIMIT = 227 * 1024  # what sm_90 gives a CTA
-DENSE = 2.1  # bits a weight below which decoding takes longer than reading
+SHARED_IN_ALL = 228 * 1024  # what a multiprocessor of sm_90 has, 1 KB a CTA of it taken
 
 
 @dataclass(frozen=True)
@@ -44,7 +39,8 @@ class FragmentLayout:
                  [8 tokens][4 threads][2 words]          sub-block scales, low and high parts of four group sums,
                                                          sum = low + 128 * high
     `words[t][j]` lists the four elements of activation word j of thread t, counted over the bundle; `block` stands for
-    an empty slot. Tokens and blocks that only fill up have codes and sums 0; such blocks have scale -0.
+    an empty slot. Blocks that only fill up have codes and sums 0 and scale -0. Of tokens that only fill up their tile
+    nothing is written: what a kernel makes of them it does not store.
     """
 
     name: str
@@ -91,27 +87,6 @@ class FragmentLayout:
 
 
 @dataclass(frozen=True)
-class Rung:
-    """One compiled instance: its column capacity and launch shape."""
-
-    name: str
-    columns: int
-    column_tiles: int
-    row_tiles: int  # fragments of rows a warp
-    rows: int  # of a CTA
-    warps: int
-    stage_blocks: int  # blocks of a stage, all warps
-    warp_bundles: int  # of which each warp takes this many bundles
-    substeps: int  # slices a warp owns
-    stages: int
-    pieces: int
-    slot_bytes: int
-    barriers_at: int  # byte offset of the ring's barriers in shared memory
-    shared_bytes: int
-    min_ctas: int
-
-
-@dataclass(frozen=True)
 class Pair:
     """One tensor-core instruction: code words and activation words first, second (or -1: the k16 form)."""
 
@@ -130,6 +105,7 @@ class KsplitPlan:
     file: str
     contract: Contract
     layout: FragmentLayout
+    tile: TileLayout | None  # of tiled storage
     early: bool  # registers allow to load activations ahead, where columns are few
     split: int  # warps that share rows, the blocks of K dealt to them in turn
     block: int
@@ -159,7 +135,8 @@ class KsplitPlan:
         wide = any(pair.second >= 0 for group in self.pairs for pair in group)
         narrow = any(pair.second < 0 for group in self.pairs for pair in group)
         narrow = narrow or (self.layout.sums and self.layout.packed_sums)
-        return (*(("mma_m16n8k32_s8",) if wide else ()), *(("mma_m16n8k16_s8",) if narrow else ()))
+        mma = (*(("mma_m16n8k32_s8",) if wide else ()), *(("mma_m16n8k16_s8",) if narrow else ()))
+        return (*mma, "tma") if self.tile else mma
 
     def fitting(self, shared_bytes: int) -> tuple[Rung, ...]:
         """The rungs for an architecture that gives a CTA so much shared memory: those before the first too large."""
@@ -170,8 +147,11 @@ class KsplitPlan:
         return self.layout.bytes(blocks, tokens)
 
 
-def plan_ksplit(format: Format) -> KsplitPlan:
-    """The ksplit_mma plan of `format` with all its rungs. Raises QgenError (stage "plan") with the reason if none."""
+def plan_ksplit(format: Format, storage: str = "native") -> KsplitPlan:
+    """The ksplit_mma plan of `format` with all its rungs. Raises QgenError (stage "plan") with the reason if none.
+
+    storage: "native" or "tiled"
+    """
     codes = code_field(format)
     agreed = contract(format)
     if format.split or format.row_bytes or format.tensor_bytes:
@@ -184,6 +164,10 @@ def plan_ksplit(format: Format) -> KsplitPlan:
     group = group_size(format, codes, agreed.unit)
     names = Names(format, LANES)
     program = plan_lanes(format, codes, LANES, group, names, uniform=True)
+    tile = tile_layout(format, program) if storage == "tiled" else None
+    if tile:
+        names = TileNames(format, LANES, tile)
+        program = plan_lanes(format, codes, LANES, group, names, uniform=True)
     groups, units = format.block // group, format.block // agreed.unit
     scaled = [scale_fields(format, term, codes) for term in format.terms]
     packed = any(scaled)
@@ -193,7 +177,9 @@ def plan_ksplit(format: Format) -> KsplitPlan:
         refuse(format, f"{groups} integer scales a block", "at most 16")
     if packed:
         _check_scales(format, codes, groups, scaled)
-    terms = plan_terms(format, codes, program, agreed.unit, group, names)
+    terms = plan_terms(format, codes, program, agreed.unit, group, Names(format, LANES) if tile else names)
+    if tile:
+        terms = tuple(_in_tile(term, names) for term in terms)
     words = tuple(plan_scale_word(format, fields[0], names) if fields else None for fields in scaled)
     bounds = program.group_words
     pairs = tuple(
@@ -228,18 +214,24 @@ def plan_ksplit(format: Format) -> KsplitPlan:
     # 16 integer scales a block and row take 8 registers a thread: 16 columns would spill with two CTAs an SM.
     paired = 8 if packed and groups > 8 else 16
     # Two row tiles a warp would spill at 32 columns where there are scales and sums, or many float steps, besides.
-    crowded = groups > 8 and len(terms) > 1 if packed else layout.units * layout.chunks > 8 or layout.units > 4
+    crowded = (
+        groups > 8 and bool(len(terms) > 1 or tile) if packed else layout.units * layout.chunks > 8 or layout.units > 4
+    )
     doubled = 16 if crowded else 32
     run = max((load.count for load in program.loads), default=1)
 
     def rung(columns: int) -> Rung:
         row_tiles = 2 if paired < columns <= doubled else 1
-        planned = _rung(format, agreed, stem, columns, run, columns <= paired, row_tiles, bundle)
+        if tile:
+            return tiled_rung(format, agreed, stem, columns, columns <= paired, row_tiles, bundle)
+        planned = native_rung(format, agreed, stem, columns, run, columns <= paired, row_tiles, bundle)
         if row_tiles > 1 and planned.shared_bytes > SHARED_LIMIT:
-            return _rung(format, agreed, stem, columns, run, columns <= paired, 1, bundle)
+            return native_rung(format, agreed, stem, columns, run, columns <= paired, 1, bundle)
         return planned
 
     rungs = tuple(rung(columns) for columns in LADDER)
+    if tile and not packed and agreed.slices == SINGLE_SLICES:
+        rungs = (single_rung(format, stem), *rungs)
     widest = max(rung.shared_bytes for rung in rungs)
     if widest > SHARED_LIMIT:
         refuse(
@@ -251,15 +243,16 @@ def plan_ksplit(format: Format) -> KsplitPlan:
         family="ksplit_mma",
         op="mul_mat",
         format=format.name,
-        storage="native",
-        file=f"{stem}__ksplit_mma_native",
+        storage=storage,
+        file=f"{stem}__ksplit_mma_{storage}",
         contract=agreed,
         layout=layout,
+        tile=tile,
         early=not packed or groups <= 8,
         split=SPLIT,
         block=format.block,
         block_bytes=format.bytes,
-        alignment=format.alignment,
+        alignment=PIECE if tile else format.alignment,
         loads=program.loads,
         steps=program.steps,
         word_count=program.word_count,
@@ -278,6 +271,14 @@ def plan_ksplit(format: Format) -> KsplitPlan:
         rungs=rungs,
         read_factor=1.0,
     )
+
+
+def _in_tile(term: TermPlan, names: Names) -> TermPlan:
+    """The term with its float factors where they lie in a tile."""
+    floats = tuple(
+        tuple(replace(f, at=names.at(LaneInt((int(f.at),) * LANES))) for f in factors) for factors in term.floats
+    )
+    return replace(term, floats=floats)
 
 
 def _check_scales(format: Format, codes: Field, groups: int, scaled: list[list[Field]]) -> None:
@@ -307,56 +308,20 @@ def _check_scales(format: Format, codes: Field, groups: int, scaled: list[list[F
             refuse(format, f"codes times {codes.mul:g} under integer scales", "codes times 1 there")
 
 
-def _rung(
-    format: Format, agreed: Contract, stem: str, columns: int, run: int, two: bool, row_tiles: int, bundle: int
-) -> Rung:
-    """run: words of the longest load; two: CTAs share a multiprocessor; row_tiles: fragments of rows a warp."""
-    tiles = columns // 8
-    rows = ROWS * row_tiles
-    substeps = agreed.slices // SPLIT
-    # As many slices in one stage as it has room for, so that the work around a stage is spread over many blocks.
-    room = STAGE_LIMIT // (ROWS * SPLIT * bundle * format.bytes)
-    warp_bundles = max(1, min(room, substeps // bundle))
-    while substeps % (warp_bundles * bundle):
-        warp_bundles -= 1
-    stage_blocks = SPLIT * bundle * warp_bundles
-    step_bytes = stage_blocks * format.bytes
-    ragged = 0 if step_bytes % PIECE == 0 and format.alignment == PIECE else PIECE - format.alignment
-    pieces = -(-(step_bytes + ragged) // PIECE)
-    # Rows lie so that the eight rows of a fragment fall into different banks.
-    slot = pieces * PIECE
-    want = min(64, 16 * run)
-    slot += (want - slot) % 128
-    # Four stages keep memory busy. More requests in flight than it needs keep the activation's waiting, so one stage
-    # fewer where decoding is what takes the time: for dense formats and for many columns.
-    most = 3 if not two or 8 * format.bytes <= DENSE * format.block else 4
-    stages = max(3, min(most, RING_LIMIT // (ROWS * slot)))
-    barriers = stages * rows * slot + SPLIT * columns * (rows + 4) * 4
-    return Rung(
-        name=f"{stem}_t{columns}__ksplit_mma_native_w{SPLIT}",
-        columns=columns,
-        column_tiles=tiles,
-        row_tiles=row_tiles,
-        rows=rows,
-        warps=SPLIT,
-        stage_blocks=stage_blocks,
-        warp_bundles=warp_bundles,
-        substeps=substeps,
-        stages=stages,
-        pieces=pieces,
-        slot_bytes=slot,
-        barriers_at=barriers,
-        shared_bytes=barriers + 16 * stages + 16,
-        min_ctas=2 if two else 1,
-    )
-
-
 def launch_ksplit(
     plan: KsplitPlan, rung: Rung, rows: int, tokens: int, multiprocessors: int, ctas_per_multiprocessor: int
 ) -> tuple[Launch, int]:
-    """Launch numbers and the grid's y: column tiles of the rung's capacity; x is persistent over row tiles."""
+    """Launch numbers and the grid's y: column tiles of the rung's capacity; x is persistent over row tiles.
+
+    Where fewer CTAs are launched than there are places for, those over tiled storage ask for so much shared memory that
+    no multiprocessor takes more than its share: a launch that may begin early would pile up on the first ones free.
+    """
     tiles = -(-rows // ROWS)
     columns = -(-tokens // rung.columns)
     # CTAs of neighbouring numbers lie on different multiprocessors: those with one tile more are spread over them.
     resident = max(1, multiprocessors * ctas_per_multiprocessor // columns)
-    return Launch(grid=max(1, min(tiles, resident)), block=32 * rung.warps, shared=rung.shared_bytes), columns
+    grid = max(1, min(tiles, resident))
+    share = -(-grid * columns // multiprocessors)
+    alone = plan.tile is not None and share < ctas_per_multiprocessor
+    shared = max(rung.shared_bytes, SHARED_IN_ALL // (share + 1)) if alone else rung.shared_bytes
+    return Launch(grid=grid, block=32 * rung.warps, shared=shared), columns

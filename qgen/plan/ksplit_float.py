@@ -11,7 +11,6 @@ import struct
 from dataclasses import dataclass
 
 from qgen.plan.float_contract import SLICES, FloatContract, float_contract, group_of
-from qgen.plan.ksplit import LANES
 from qgen.plan.lanes import plan_lanes
 from qgen.plan.matvec import PIECE, Launch, four, table_words
 from qgen.plan.planes import Origin, PlaneNames, StagedPlane, as_blocks
@@ -19,6 +18,7 @@ from qgen.plan.records import LaneConstant, Step, TermPlan, Words
 from qgen.plan.refuse import refuse
 from qgen.plan.scales import ScaleWord, plan_scale_word
 from qgen.plan.terms import code_field, code_offset, plan_terms, scale_fields
+from qgen.plan.tile import LANES
 from qgen.spec import Field, Format
 
 PIECE_WORDS = 2  # code words whose activations a thread loads at once: 16 bytes

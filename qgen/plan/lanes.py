@@ -64,6 +64,14 @@ class Names:
         name = self.origins[slope].name
         return f"{name} + {base}" if base else name
 
+    def aligned(self, offset: LaneInt, size: int) -> bool:
+        """Whether every thread's byte offset is a multiple of `size` where the block lies."""
+        return size <= self.format.alignment and all(v % size == 0 for v in offset.values)
+
+    def follows(self, first: tuple[int, ...], second: tuple[int, ...]) -> bool:
+        """Whether the words at `second` lie right behind those at `first`, byte offsets by thread."""
+        return second == tuple(v + 4 for v in first)
+
     def text(self, value: LaneInt) -> str:
         """C text of `value`: a number, or the name of a lane constant."""
         if value.constant is not None:
@@ -201,7 +209,7 @@ def plan_lanes(
     steps, code_words = _steps(format, codes, sources, registers, numbers, names, met, group, dry=False)
     numbered, ordered, bounds = _number_activation(steps, code_words, len(met[0]))
     return LaneProgram(
-        loads=_loads(format, numbers, names),
+        loads=_loads(numbers, names),
         steps=numbered,
         code_words=ordered,
         group_words=bounds,
@@ -357,28 +365,17 @@ def _number_activation(
     return renumbered, tuple(made[i][1] for i in order), bounds
 
 
-def _loads(format: Format, numbers: dict[tuple[int, ...], int], names: Names) -> tuple[Words, ...]:
+def _loads(numbers: dict[tuple[int, ...], int], names: Names) -> tuple[Words, ...]:
     """Neighbouring words become one run, loaded as widely as alignment allows."""
     runs: list[list[tuple[int, ...]]] = []
     for offsets in sorted(numbers):
-        if runs and offsets == tuple(o + 4 for o in runs[-1][-1]):
+        if runs and names.follows(runs[-1][-1], offsets):
             runs[-1].append(offsets)
         else:
             runs.append([offsets])
     loads = []
     for run in runs:
-        width = next(
-            w
-            for w in (16, 8, 4, 1)
-            if w <= format.alignment and all(o % w == 0 for o in run[0]) and (len(run) * 4) % w == 0
-        )
-        loads.append(
-            Words(
-                first=numbers[run[0]],
-                count=len(run),
-                offsets=run[0],
-                at=names.at(LaneInt(run[0])),
-                width=width if width >= 4 else 1,
-            )
-        )
+        at = LaneInt(run[0])
+        width = next(w for w in (16, 8, 4, 1) if w == 1 or (4 * len(run) % w == 0 and names.aligned(at, w)))
+        loads.append(Words(first=numbers[run[0]], count=len(run), offsets=run[0], at=names.at(at), width=width))
     return tuple(loads)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from qgen.plan.ksplit import LANES, FragmentLayout, KsplitPlan
+from qgen.plan.ksplit import FragmentLayout, KsplitPlan
 from qgen.plan.matvec import Launch, MatvecPlan
 from qgen.plan.records import ActivationLayout
+from qgen.plan.tile import LANES
 
 WARPS = 4  # warps a CTA, one block of columns each
 MAX_TOKENS = 65535 // 8 * 8  # quantisers count tokens in the grid's y, the fragment quantiser whole column tiles
@@ -126,6 +127,6 @@ def plan_quantize_fragments(plan: KsplitPlan) -> FragmentQuantizePlan:
 
 
 def launch_quantize_fragments(plan: FragmentQuantizePlan, blocks: int, tokens: int) -> tuple[Launch, int]:
-    """One warp a bundle of blocks and token, column tiles filled up; returns the grid's y beside the launch."""
+    """One warp a bundle of blocks and token; returns the grid's y beside the launch: tokens."""
     grid = -(-plan.layout.bundles(blocks) // plan.warps)
-    return Launch(grid=grid, block=32 * plan.warps, shared=plan.shared_bytes), -(-tokens // 8) * 8
+    return Launch(grid=grid, block=32 * plan.warps, shared=plan.shared_bytes), tokens

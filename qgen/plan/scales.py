@@ -80,7 +80,7 @@ def plan_scale_word(format: Format, field: Field, names: Names) -> ScaleWord:
         atoms.append(
             ScaleAtom(
                 at=names.at(LaneInt(tuple(offsets))),
-                aligned=format.alignment >= 4 and all(o % 4 == 0 for o in offsets),
+                aligned=names.aligned(LaneInt(tuple(offsets)), 4),
                 shift=names.text(LaneInt(tuple(shifts))),
                 mask="" if first.width == 8 else f"0x{((1 << first.width) - 1) * 0x01010101:08x}u",
                 left=first.shl,

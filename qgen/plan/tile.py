@@ -7,6 +7,7 @@ order. Tiles lie as [row tile][block]; the last row tile is filled up with zero 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 from math import gcd
@@ -14,9 +15,10 @@ from math import gcd
 from qgen import layout
 from qgen.plan.lanes import LaneProgram, Names, plan_lanes
 from qgen.plan.matvec import contract
+from qgen.plan.records import LaneConstant, LaneInt
 from qgen.plan.refuse import refuse
-from qgen.plan.terms import FLOAT_READERS, code_field, group_size
-from qgen.spec import Format
+from qgen.plan.terms import FLOAT_READERS, code_field, group_size, scale_fields
+from qgen.spec import Field, Format
 
 ROWS = 16  # of a tile: those of a tensor-core fragment
 LANES = 4  # threads that share a row of a fragment
@@ -65,6 +67,49 @@ class TileLayout:
                 return ROWS * piece.start + row * piece.bytes + piece.sources.index(byte)
         raise IndexError(f"byte {byte} of a block of {self.block_bytes}")
 
+    def piece(self, offsets: tuple[int, ...]) -> tuple[Piece, tuple[int, ...]] | None:
+        """The piece that holds all these bytes of a block, and their places in it; None where they lie in several."""
+        for piece in self.pieces:
+            if all(o in piece.sources for o in offsets):
+                return piece, tuple(map(piece.sources.index, offsets))
+        return None
+
+
+class TileNames(Names):
+    """Names of byte addresses in a tile that starts at `b`, for row `row` + 8 * `half` of it."""
+
+    def __init__(self, format: Format, lanes: int, tile: TileLayout) -> None:
+        super().__init__(format, lanes)
+        self.tile = tile
+
+    def at(self, offset: LaneInt) -> str:
+        """C text of where the threads' bytes of a block lie in shared memory."""
+        piece, places = self._places(offset.values)
+        slope = tuple(p - places[0] for p in places)
+        key = (piece.bytes, *slope)
+        if key not in self.origins:
+            lanes = self._linear(LaneInt(slope), "").terms if any(slope) else ()
+            name = f"from{len(self.origins)}"
+            self.origins[key] = LaneConstant(name=name, base=0, terms=((piece.bytes, "row"), *lanes))
+        return f"{self.origins[key].name} + {ROWS * piece.start + places[0]} + half * {ROWS // 2 * piece.bytes}"
+
+    def aligned(self, offset: LaneInt, size: int) -> bool:
+        """Whether every thread's byte is a multiple of `size` into shared memory."""
+        piece, places = self._places(offset.values)
+        return piece.bytes % size == 0 and all(p % size == 0 for p in places)
+
+    def follows(self, first: tuple[int, ...], second: tuple[int, ...]) -> bool:
+        """Whether the words at `second` lie right behind those at `first` in one piece."""
+        a, at = self._places(first)
+        b, behind = self._places(second)
+        return a == b and behind == tuple(p + 4 for p in at)
+
+    def _places(self, offsets: tuple[int, ...]) -> tuple[Piece, tuple[int, ...]]:
+        found = self.tile.piece(offsets)
+        if found is None:
+            refuse(self.format, f"bytes {offsets} by thread lie in several pieces of a tile", "bytes in one piece")
+        return found
+
 
 def tile_layout(format: Format, program: LaneProgram) -> TileLayout:
     """The tile that suits a fragment program: words that one thread alone reads lie so that it reads four at once.
@@ -87,12 +132,19 @@ def tile_layout(format: Format, program: LaneProgram) -> TileLayout:
     rest = sorted(set(range(format.bytes)) - {b for sources in lists for b in sources})
     for run in _runs(rest):
         lists += [tuple(range(a, b)) for a, b in _split(format, *run)]
+    # Integer scales come first: a word at any byte is read as two, of which the second may lie past their piece.
+    scales = _bytes_of(f for term in format.terms for f in scale_fields(format, term, code_field(format)))
     pieces = []
     start = 0
-    for sources in sorted(lists, key=len, reverse=True):
+    for sources in sorted(lists, key=lambda sources: (scales.isdisjoint(sources), -len(sources))):
         pieces.append(Piece(start=start, sources=sources))
         start += len(sources)
     return TileLayout(format=format.name, block_bytes=format.bytes, pieces=tuple(pieces))
+
+
+def _bytes_of(fields: Iterable[Field]) -> set[int]:
+    """The bytes of a block that hold these fields."""
+    return {p.bit // 8 for field in fields for e in range(field.entries) for p in layout.pieces(field, e)}
 
 
 def _runs(rest: list[int]) -> list[tuple[int, int]]:

@@ -190,8 +190,8 @@ def _routed(
     if not own or format.activation in plan.CLASSES:
         return routed_float(format, activation or format.activation or "", rows, columns, tokens, arch, policy, storage)
     matvec, _ = matvec_plans(format)
-    if tokens == 1:
-        return routed_instance(matvec, rows, columns, arch, policy, storage)
+    if tokens == 1 and storage == "native":
+        return routed_instance(matvec, rows, columns, arch, policy)
     return routed_batch(format, rows, columns, tokens, arch, policy, storage)
 
 

@@ -35,6 +35,7 @@ class Bound(ABC):
     _fit: tuple[int, int]  # multiprocessors, and CTAs of the matmul that fit on one
     instance: plan.Instance | plan.MultirowInstance | plan.Rung | plan.FloatRung
     max_tokens: int
+    tiled = False  # over tiled storage, where no multiprocessor takes more CTAs than its share, see plan.launch_ksplit
     x_dtypes: tuple[str, ...] = ("float32",)
 
     def __init__(self, weight: Weight, device: int, alignment: int) -> None:
@@ -52,8 +53,8 @@ class Bound(ABC):
         self.device = device
         # The sizes the kernels expect: int64 strides, int32 counts.
         self._blocks = np.int32(weight.columns // weight.format.block)
-        planes: list[Any] = []
-        for span in weight.planes:
+        planes: list[Any] = [weight.data] if self.tiled else []
+        for span in () if self.tiled else weight.planes:
             planes += [weight.data[span.offset :] if span.offset else weight.data, np.int64(span.row_stride)]
         self._leading = (*planes, np.int32(weight.rows), self._blocks)
 
@@ -98,8 +99,11 @@ class Bound(ABC):
                 out, workspace = self._allocate(out, workspace, shape, nbytes)
             first, second = self._launches(tokens, x, workspace, out)
             self._issue(self._quantize, self._quantiser, first, dependent=True)
-            ctas = math.prod(second[0])
-            self._issue(self._matmul, self.instance.name, second, dependent=launching.spreads(ctas, *self._fit))
+            ctas, (multiprocessors, resident) = math.prod(second[0]), self._fit
+            if self.tiled:
+                resident = min(resident, -(-ctas // multiprocessors))
+            spread = launching.spreads(ctas, multiprocessors, resident)
+            self._issue(self._matmul, self.instance.name, second, dependent=spread)
         return out
 
     def _issue(self, function: Any, name: str, launch: Launch, *, dependent: bool) -> None:
@@ -222,11 +226,20 @@ class Ladder(Bound):
 
     def __init__(self, weight: Weight, device: int, rung: plan.Rung) -> None:
         """weight: with its bytes on `device`. Raises QgenError when no kernel takes it there."""
-        super().__init__(weight, device, weight.format.alignment)
+        self.tiled = weight.storage == "tiled"
+        self._plan, self._quantize_plan = ladder_plans(weight.format, weight.storage)
+        if rung not in self._plan.rungs:
+            found = f"{rung.name} for {weight.storage} storage"
+            allowed = ", ".join(known.name for known in self._plan.rungs)
+            raise refusal("instance", found, allowed, "leave it out: the dispatch picks one")
+        super().__init__(weight, device, self._plan.alignment)
         self.instance: plan.Rung = rung
-        self._plan, self._quantize_plan = ladder_plans(weight.format)
         quantize = self._quantize_plan
         self._fit = self._load(quantize, quantize.name, self._plan, 32 * rung.warps, rung.shared_bytes)
+        if self.tiled and self._fit[1] > 1:
+            fewest, _ = plan.launch_ksplit(self._plan, rung, 1, 1, *self._fit)
+            with room.cupy_module().cuda.Device(device):
+                room.allow_shared(self._matmul, fewest.shared)
 
     def workspace_for(self, tokens: int) -> int:
         """Bytes of scratch memory of a call with this many tokens: they grow with every eight."""
@@ -238,7 +251,7 @@ class Ladder(Bound):
         quantize: Launch = (
             (first.grid, y),
             (first.block,),
-            (x, np.int64(operands.row_stride(x)), self._blocks, count, workspace),
+            (x, np.int64(operands.row_stride(x)), self._blocks, workspace),
             first.shared,
         )
         second, y = plan.launch_ksplit(self._plan, self.instance, self.weight.rows, tokens, *self._fit)
@@ -312,9 +325,9 @@ def multirow_plans(format: Format) -> tuple[plan.MultirowPlan, plan.QuantizePlan
 
 
 @cache
-def ladder_plans(format: Format) -> tuple[plan.KsplitPlan, plan.FragmentQuantizePlan]:
-    """What runs T > 1 on tensor cores. Raises QgenError for a format without such kernels."""
-    ladder = plan.plan_ksplit(format)
+def ladder_plans(format: Format, storage: str) -> tuple[plan.KsplitPlan, plan.FragmentQuantizePlan]:
+    """What runs T > 1, over tiles any T, on tensor cores. Raises QgenError for a format without such kernels."""
+    ladder = plan.plan_ksplit(format, storage)
     return ladder, plan.plan_quantize_fragments(ladder)
 
 

@@ -57,6 +57,16 @@ class Batch(ABC):
     def workspace(self, given: Operands, tokens: int) -> U8:
         """The quantised activation as the layout record places it."""
 
+    def weight(self, given: Operands, case: Case, laid: U8 | None) -> list[Buffer | int]:
+        """The kernel's first arguments; laid: the weight's memory in place of the case's."""
+        if laid is None:
+            laid = lay_out(given.packed[: case.rows], case.pad)
+        return [Buffer("weight", laid, offset_bytes=case.offset, constant=True), given.packed[0].size + case.pad]
+
+    def weight_bytes(self, given: Operands, case: Case) -> int:
+        """Bytes of the weight that the case has."""
+        return given.packed[: case.rows].size
+
     @abstractmethod
     def shape(self, case: Case) -> tuple[Launch, int]:
         """Launch numbers and the grid's y."""
@@ -76,7 +86,6 @@ class Batch(ABC):
         activation: U8 | None = None,
     ) -> tuple[F32, Report, int]:
         """y float32[tokens, rows], the launch's report and the grid's y. weight, activation: in place of the case's."""
-        laid = lay_out(given.packed[: case.rows], case.pad) if weight is None else weight
         if activation is None:
             activation = self.workspace(given, case.tokens)
         stride = case.rows + case.y_pad
@@ -88,8 +97,7 @@ class Batch(ABC):
             block=shape.block,
             shared=shape.shared,
             args=[
-                Buffer("weight", laid, offset_bytes=case.offset),
-                given.packed[0].size + case.pad,
+                *self.weight(given, case, weight),
                 case.rows,
                 given.blocks,
                 case.tokens,
@@ -99,6 +107,7 @@ class Batch(ABC):
             ],
             order=order,
             seed=seed,
+            dependent=True,
         )
         padded = np.full(case.tokens * stride, POISON)
         padded[: memory.size - 2 * GUARD] = memory[GUARD:-GUARD]
@@ -125,7 +134,7 @@ class Batch(ABC):
                 raise Wrong("bits depend on the thread order", f"{order} {seed}; {case}")
 
     def _check_traffic(self, given: Operands, case: Case, report: Report, grid_y: int) -> None:
-        packed = given.packed[: case.rows].size
+        packed = self.weight_bytes(given, case)
         if report.bytes_touched["weight"] != packed:
             raise Wrong("bytes outside the packed ones are read", f"{report.bytes_touched['weight']}; {case}")
         if report.read_bytes["weight"] != self.batch_plan.read_factor * packed * grid_y:

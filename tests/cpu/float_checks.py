@@ -44,8 +44,9 @@ class Float:
             laid[:, : lines.shape[1]] = lines
             offset = plane.alignment * case.offset % 16
             weights += [
-                Buffer(plane.name, laid.reshape(-1)[: laid.size - pad], offset_bytes=offset), lines.shape[1] + pad
-            ]  # fmt: skip
+                Buffer(plane.name, laid.reshape(-1)[: laid.size - pad], offset_bytes=offset, constant=True),
+                lines.shape[1] + pad,
+            ]
         shape, grid_y = launch_ksplit_float(self.rung, case.rows, case.tokens, case.multiprocessors, 1)
         report = self.program.launch(
             self.rung.name,
@@ -59,6 +60,7 @@ class Float:
             ],
             order=order,
             seed=seed,
+            dependent=True,
         )  # fmt: skip
         padded = np.full(case.tokens * stride, POISON)
         padded[: memory.size - 2 * GUARD] = memory[GUARD:-GUARD]
@@ -151,6 +153,7 @@ def arrange(
         ],
         order=order,
         seed=1,
+        dependent=True,
     )  # fmt: skip
     return memory, report
 

@@ -47,6 +47,7 @@ BARRIER = "            __syncthreads();\n            request();\n"
 MUTANTS = (
     # the pipeline
     _one("no wait for copies", PLANES, WAIT, "", BITS),
+    _one("no wait for inputs", PLANES, "    qgen_wait_for_inputs();", "", FAULT),
     _one("no barrier before a stage", PLANES, BARRIER, "            request();\n", BITS, ORDER),
     _one(
         "request before the barrier",
@@ -150,6 +151,7 @@ MUTANTS = (
     ),
     _one("digits of the wrong base", DIGITS, "0xe401e401u", "0xe400e400u", BITS),
     # arranging x
+    _one("no wait for inputs", ("Q5G64_F16S", "bf16", 0), "    qgen_wait_for_inputs();\n", "", FAULT),
     _one(
         "tie away from even",
         ("Q5G64_F16S", "bf16", 0),

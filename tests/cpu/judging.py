@@ -80,12 +80,12 @@ def only(text: str, entry: str) -> str:
 
 
 def with_headers(text: str, *names: str) -> str:
-    """The text with the library's headers of these names written into it, one after the other."""
+    """The text with the library's headers of these names written into it, one after the other, each once."""
     for name in names:
         header = (data_dir("templates") / "lib" / name).read_text(encoding="utf-8")
         include = f'#include "{name}"\n'
-        assert text.count(include) == 1, f"{name} is included {text.count(include)} times"
-        text = text.replace(include, header.replace("#pragma once\n", ""))
+        assert include in text, f"{name} is not included"
+        text = text.replace(include, header.replace("#pragma once\n", ""), 1).replace(include, "")
     return text
 
 

@@ -58,7 +58,7 @@ class Matvec:
             block=shape.block,
             shared=shape.shared,
             args=[
-                Buffer("weight", laid, offset_bytes=case.offset),
+                Buffer("weight", laid, offset_bytes=case.offset, constant=True),
                 given.packed[0].size + case.pad,
                 case.rows,
                 given.blocks,
@@ -67,6 +67,7 @@ class Matvec:
             ],
             order=order,
             seed=seed,
+            dependent=True,
         )
         guards = np.concatenate([memory[:GUARD], memory[GUARD + case.rows :]])
         if not poisoned(guards).all():
@@ -160,6 +161,7 @@ def check_quantize(program: Program, plan: QuantizePlan, x: F32) -> None:
             ],
             order=order,
             seed=seed,
+            dependent=True,
         )
         where = f"{blocks} blocks, {tokens} tokens, {order} {seed}"
         for token in range(tokens):

@@ -46,6 +46,7 @@ BARRIER = "                __syncwarp();\n"
 REQUEST = "                request();\n"
 SUMS = "#pragma unroll\n                for (int r = 0;"
 OFFSET = " (int)(row * row_stride) + first, bytes"
+INPUTS = "    qgen_wait_for_inputs();\n"
 ADVANCE = "                slot = slot + 1 == stages ? 0 : slot + 1;\n"
 
 SYNCHRONISATION = [
@@ -58,6 +59,7 @@ SYNCHRONISATION = [
     *_each(
         "one group fewer under way", (TQ1, Q51), (("i < stages; ++i) request", "i < stages - 1; ++i) request"),), BITS
     ),
+    *_each("no wait for inputs", (TQ1, Q51, ("Q4_K", "quantise")), ((INPUTS, ""),), FAULT),
     *_each("no commit", (TQ1, Q51), (("        qgen_copy_commit();\n", ""),), BITS),
     *_each("read slot does not advance", (TQ1, Q51), ((ADVANCE, ""),), BITS),
     *_each(

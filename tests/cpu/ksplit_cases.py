@@ -254,10 +254,10 @@ def cases(plan: KsplitPlan, rung: Rung) -> list[Case]:
     shapes = [
         (1, 1, 1),
         (15, warps - 1, 2),
-        (16, slices, columns - 1),
+        (16, slices, max(1, columns - 1)),
         (17, slices + 1, columns),
         (37, 2 * slices + 3, columns + 1),
-        (37, warps - 1, columns - 1),
+        (37, warps - 1, max(1, columns - 1)),
         (17, 1, 97 if widest else 2 * columns + 3),
     ]
     starts = 16 // plan.alignment
@@ -290,7 +290,9 @@ def cases(plan: KsplitPlan, rung: Rung) -> list[Case]:
         # One stage a result, so that they follow each other as fast as they can.
         Case(rows=ROWS, blocks=step, tokens=5),
         # The ring goes round, and every warp has its turn; rows and blocks end in the middle of a tile.
-        Case(rows=ROWS, blocks=up(warps * rung.rows // ROWS * rung.stage_blocks + 3), tokens=columns - 1, pad=16),
+        Case(
+            rows=ROWS, blocks=up(warps * rung.rows // ROWS * rung.stage_blocks + 3), tokens=max(1, columns - 1), pad=16
+        ),
         Case(rows=37, blocks=up(slices), tokens=2, pad=48, y_pad=1, multiprocessors=2),
         Case(rows=37, blocks=up(slices + 1), tokens=columns + 1, y_pad=3, multiprocessors=1000),
     ]

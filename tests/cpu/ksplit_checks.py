@@ -17,12 +17,14 @@ from ksplit_cases import (
     bundles,
     cases,
     leftovers,
+    of_padding,
     record_type,
     records,
     takes_bulk_copies,
     whole_pieces,
     workspace,
 )
+from numpy.typing import NDArray
 
 from qgen import contract, emulate
 from qgen.emit import emit
@@ -96,24 +98,31 @@ def quantise(
             Buffer("x", laid.reshape(-1)[: laid.size - pad], offset_bytes=4),
             columns + pad,
             blocks,
-            tokens,
             Buffer("activation", memory, offset_bytes=16, writable=True),
         ],
         order=order,
         seed=1,
+        dependent=True,
     )
     return memory, report
 
 
 def check_quantise(program: Program, plan: FragmentQuantizePlan, x: F32) -> None:
-    """Every record against the contract's quantiser placed by the layout record, in three orders; padding too."""
+    """Every record against the contract's quantiser placed by the layout record, in three orders; blocks that only fill
+    up, too, and of tokens that do not a byte."""
     layout, tokens = plan.layout, len(x)
     blocks = x.shape[1] // plan.weight_block
     wanted = records(layout, [contract.quantise(column, layout.activation) for column in x], blocks)
     orders: tuple[tuple[Order, int], ...] = (("forward", 0xA5), ("reverse", 0x5A), ("shuffle", 0xFF))
     for order, fill in orders:
         memory, report = quantise(program, plan, x, fill=fill, order=order)
+        padding = of_padding(layout, tokens)
+        absent = memory.reshape(*wanted.shape, -1)[-1][:, padding]
         where = f"{blocks} blocks, {tokens} tokens, {order}"
+        if not (absent == fill).all():
+            raise Wrong("tokens that are not there", where)
+        absent_of = np.frombuffer(wanted.tobytes(), dtype=np.uint8).reshape(memory.shape)
+        memory = np.where(_mask(wanted.shape, padding), absent_of, memory)
         made = memory.view(wanted.dtype).reshape(wanted.shape)
         for field in wanted.dtype.names or ():
             a, b = np.ascontiguousarray(made[field]), np.ascontiguousarray(wanted[field])
@@ -121,10 +130,18 @@ def check_quantise(program: Program, plan: FragmentQuantizePlan, x: F32) -> None
             if not right.all():
                 at = tuple(np.argwhere(~right)[0].tolist())
                 raise Wrong(f"{field} of a record", f"{a[at]} at {at} instead of {b[at]}; {where}")
-        if not memory.size == report.bytes_written["activation"] == report.written_bytes["activation"]:
-            raise Wrong("records not written once", f"{report.written_bytes['activation']} of {memory.size}; {where}")
+        own = memory.size - wanted.shape[1] * int(padding.sum())
+        if not own == report.bytes_written["activation"] == report.written_bytes["activation"]:
+            raise Wrong("records not written once", f"{report.written_bytes['activation']} of {own}; {where}")
         if not x.nbytes == report.read_bytes["x"] == report.bytes_touched["x"]:
             raise Wrong("x not read once", f"{report.read_bytes['x']} of {x.nbytes}; {where}")
+
+
+def _mask(shape: tuple[int, ...], padding: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Which bytes of the records [column tile, bundle] are of tokens that only fill up the last tile, flat."""
+    mask = np.zeros((*shape, padding.size), dtype=np.bool_)
+    mask[-1] = padding
+    return mask.reshape(-1)
 
 
 # ---- compiled files ---------------------------------------------------------------------------------------------

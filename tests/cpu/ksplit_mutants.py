@@ -60,6 +60,7 @@ TAKEN = "        if (++slot == stages) slot = 0, ++round;\n"
 ASKED = "        if (++ahead_slot == stages) ahead_slot = 0, ++ahead_round;\n"
 ADDED = "        else if (number > 0) qgen_barrier_wait(added, (number + 1) & 1);\n"
 WRITTEN = "        if (bulk) qgen_barrier_wait(written, number & 1);\n"
+INPUTS = "    qgen_wait_for_inputs();\n"
 NEXT = "            const int slot = ring.wait() + row * slot_bytes;\n            request();\n"
 
 RING = [
@@ -76,7 +77,7 @@ RING = [
         ("(empty + lane, warps)", "(empty + lane, warps - 1)")),
     *_each("slot released before it is used", {K: BITS, WIDE: BITS},
         (NEXT, NEXT + "            ring.release();\n"),
-        ("            ring.release();\n            turn", "            turn")),
+        ("            ring.release();\n            qgen_turn", "            qgen_turn")),
     *_each("bytes of a whole tile announced", {K: FAULT, WIDE: FAULT}, (COUNT, "tile_rows * bytes);")),
     *_each("bytes of one row announced", {K: BITS, WIDE: BITS}, (COUNT, "bytes);")),
     *_each("every warp makes every request", {K: FAULT, WIDE: FAULT}, ("rows > 0 && turn == warp", "rows > 0")),
@@ -151,7 +152,7 @@ TAILS = [
     *_each("stage's start forgotten", {("MXFP4", 8): BITS},
         (" + (uint32_t)(stage * (stage_blocks * kBlockBytes)) +", " + 1u * (uint32_t)stage +")),
     *_each("y of the first column tile", {K: LOST, WIDE: LOST}, ("(column + at) * y_stride", "at * y_stride")),
-    *_each("y rows back to back", {K: OUTSIDE, WIDE: OUTSIDE}, ("* y_stride + tile", "* rows + tile")),
+    *_each("y rows back to back", {K: OUTSIDE, WIDE: OUTSIDE}, ("* y_stride + tile", "* row_end + tile")),
     *_each("copies stay in the first row tile", {K: FACTOR, WIDE: FACTOR},
         ("            ahead_row += cta_rows;\n", "")),
     *_each("every CTA begins at the first row", {K: FACTOR, WIDE: FACTOR},
@@ -161,7 +162,7 @@ TAILS = [
     *_each("accumulators kept between row tiles", {K: BITS, WIDE: BITS},
         ("    for (int tile = row_begin;",
          "    float sum[substeps][column_tiles][row_tiles][4] = {};\n    for (int tile = row_begin;"),
-        ("        float sum[substeps][column_tiles][row_tiles][4] = {};\n        // The", "        // The")),
+        ("        float sum[substeps][column_tiles][row_tiles][4] = {};\n#pragma", "#pragma")),
     *_each("second row tile of a warp left out", {WIDE: BITS}, ("row_end - tile > 16", "false")),
     *_each("second row tile only where it is whole", {WIDE: BITS}, ("row_end - tile > 16", "row_end - tile > 24")),
     *_each("halves of row tiles swapped", {WIDE: BITS}, ("row + 16 * m +", "row + 16 * (row_tiles - 1 - m) +")),
@@ -172,6 +173,8 @@ TAILS = [
 ]  # fmt: skip
 
 RECORDS = [
+    *_each("no wait for inputs", {K: FAULT, WIDE: FAULT}, (INPUTS, "")),
+    *_one("inputs awaited by one warp", K, FAULT, (INPUTS, INPUTS.replace("qgen", "if (warp == 0) qgen"))),
     *_each("all tokens from the first tile", {K: BITS, WIDE: BITS}, ("column / 8 * tile_bytes", "0 * tile_bytes")),
     *_each("records of the first column tile", {WIDE: BITS}, ("skip + n * tile_bytes", "skip")),
     *_each("records of the first stage", {K: BITS, WIDE: BITS}, ("skip = (int64_t)(stage *", "skip = (int64_t)(0 *")),
@@ -207,29 +210,30 @@ RECORDS = [
         ("inside <= 1 ? 0.0f : ", "inside <= 2 ? 0.0f : ")),
 ]  # fmt: skip
 
-TOTAL = "const float total = qgen_halving_sum<kSplit>(v[i]);"
+TOTAL = "const float total = qgen_halving_sum<split>(v[i]);"
 NEIGHBOURS = (
-    "for (int h = 1; h < kSplit; h *= 2)\n"
-    "                    for (int w = 0; w + h < kSplit; w += 2 * h) v[i][w] = __fadd_rn(v[i][w], v[i][w + h]);\n"
+    "for (int h = 1; h < split; h *= 2)\n"
+    "                    for (int w = 0; w + h < split; w += 2 * h) v[i][w] = __fadd_rn(v[i][w], v[i][w + h]);\n"
     "                const float total = v[i][0];"
 )
-IN_A_ROW = "float total = v[i][0];\n                for (int w = 1; w < kSplit; ++w) total = __fadd_rn(total, v[i][w]);"
+IN_A_ROW = "float total = v[i][0];\n                for (int w = 1; w < split; ++w) total = __fadd_rn(total, v[i][w]);"
+TURN = "            qgen_turn_slices<warp_blocks>(sum);\n"
 APART = "__device__ float apart(float a, float b, float c) { return __fadd_rn(__fmul_rn(a, b), c); }\n"
 
 SUMS = [
     *_each("warps added by neighbours", {K: BITS, WIDE: BITS}, (TOTAL, NEIGHBOURS)),
     *_each("warps added in a row", {K: BITS, WIDE: BITS}, (TOTAL, IN_A_ROW)),
     *_each("half of the slices", {K: BITS, WIDE: BITS},
-        ("qgen_halving_sum<substeps>(own)", "qgen_halving_sum<substeps / 2>(own)")),
+        ("qgen_halving_sum<slices>(own)", "qgen_halving_sum<slices / 2>(own)")),
     *_one("one sum for all bundles", ("PQ2_0", 8), BITS, ("sum + i * kBundle)", "sum)")),
     *_one("sum of the bundle's first block", WIDE, BITS, ("float v = sum[1]", "float v = sum[0]")),
-    *_one("one sum for all slices", K, BITS, ("            turn();\n", "")),
-    *_one("one sum for all slices", ("Q5_K", 32), BITS, ("            turn();\n", "")),
-    *_one("a slice lost in turning", K, BITS, ("v[(s + warp_blocks) % substeps]", "v[warp_blocks % substeps]")),
-    *_one("slices turned past a stage's", K, BITS, ("v[(s + warp_blocks) % substeps]", "v[(s + substeps) % substeps]")),
+    *_one("one sum for all slices", K, BITS, (TURN, "")),
+    *_one("one sum for all slices", ("Q5_K", 32), BITS, (TURN, "")),
+    *_one("a slice lost in turning", K, BITS, ("v[(s + warp_blocks) % slices]", "v[warp_blocks % slices]")),
+    *_one("slices turned past a stage's", K, BITS, ("v[(s + warp_blocks) % slices]", "v[(s + slices) % slices]")),
     *_each("multiply and add apart", {K: BITS, WIDE: BITS},
         ("v = __fmaf_rn(", "v = apart("), ("namespace {", APART + "namespace {")),
-    *_each("rows g and g + 8 swapped", {K: BITS, WIDE: BITS}, ("+ i % 4 / 2 * 8] =", "+ 8 - i % 4 / 2 * 8] =")),
+    *_each("rows g and g + 8 swapped", {K: BITS, WIDE: BITS}, ("i % 4 / 2 * 8] =", "8 - i % 4 / 2 * 8] =")),
     *_each("columns 2t and 2t + 1 swapped", {K: BITS, WIDE: BITS}, ("+ 2 * t + i % 2)", "+ 2 * t + 1 - i % 2)")),
     *_each("factor of row g for row g + 8", {K: BITS, WIDE: BITS}, ("f0_0[m][i / 2]", "f0_0[m][0]")),
     *_one("factor of the first row tile", WIDE, BITS, ("f0_0[m][i / 2]", "f0_0[0][i / 2]")),
@@ -290,6 +294,7 @@ HELPERS = [
 ]  # fmt: skip
 
 CODES, SCALES, STARTS, PAIRS = ("codes of a record", "scales of a record", "starts of a record", "sums of a record")
+ABSENT = "tokens that are not there"
 
 
 def _quantiser(name: str, format: str, caught: str, *edits: Edit) -> Mutant:
@@ -297,11 +302,9 @@ def _quantiser(name: str, format: str, caught: str, *edits: Edit) -> Mutant:
 
 
 QUANTISERS = [
+    _quantiser("no wait for inputs", "Q4_K", FAULT, (INPUTS, "")),
     _quantiser("no barrier before the words", "Q4_K", CODES, ("    __syncwarp();\n", "")),
-    _quantiser("padding tokens left out", "Q4_K", CODES,
-        ("(bundle >= bundles) return;", "(bundle >= bundles || token >= tokens) return;")),
-    _quantiser("padding tokens read from x", "Q4_K", FAULT, ("inside = token < tokens;", "inside = true;")),
-    _quantiser("padding blocks read from x", "Q4_0", FAULT, ("token < tokens && block < blocks;", "token < tokens;")),
+    _quantiser("padding blocks read from x", "Q4_0", FAULT, ("inside = block < blocks;", "inside = true;")),
     _quantiser("padding bundles left out", "Q4_0", CODES,
         ("    if (bundle >= bundles) return;", "    if (bundle >= bundles || first_block >= blocks) return;")),
     _quantiser("padding blocks of scale 0", "Q4_0", SCALES, ("scale[s] = -0.0f;", "scale[s] = 0.0f;")),
@@ -313,10 +316,10 @@ QUANTISERS = [
         ("bundle / kSplit * (kSplit * kBundle) + bundle % kSplit;", "bundle;")),
     _quantiser("tiles as long as blocks", "Q4_0", CODES, ("(token / 8) * bundles +", "(token / 8) * blocks +")),
     _quantiser("x of one stride", "Q4_K", CODES, ("token * x_stride", "token * (int64_t)(blocks * kColumns)")),
-    _quantiser("tokens of a tile swapped", "Q4_K", CODES, ("token % 8 * 64 + i", "(7 - token % 8) * 64 + i")),
-    _quantiser("chunks of another stride", "Q4_K", CODES, ("i / 16 * 512", "i / 16 * 256")),
+    _quantiser("tokens of a tile swapped", "Q4_K", ABSENT, ("token % 8 * 64 + i", "(7 - token % 8) * 64 + i")),
+    _quantiser("chunks of another stride", "Q4_K", ABSENT, ("i / 16 * 512", "i / 16 * 256")),
     _quantiser("empty places not zero", "PTQ1_0", CODES, ("        codes[kColumns] = 0;\n", "")),
-    _quantiser("scales of tokens 2t and 2t + 1 swapped", "Q4_0", SCALES,
+    _quantiser("scales of tokens 2t and 2t + 1 swapped", "Q4_0", ABSENT,
         ("2 * s + token % 2)", "2 * s + 1 - token % 2)")),
     _quantiser("scales of the wrong thread", "Q4_0", SCALES,
         ("(token % 8 / 2 * (2 * kScales)", "(token % 4 / 2 * (2 * kScales)")),

@@ -48,6 +48,7 @@ SYNCHRONISATION = [
     *_each("no wait for copies", (HELD, LONE), WAIT, "", BITS),
     *_each("wait for one group fewer", (HELD,), WAIT, WAIT.replace(" - 1", ""), BITS),
     *_each("no barrier after the sums", (LONE,), BARRIER + "                request", "                request", BITS),
+    *_each("no wait for inputs", (HELD,), "    qgen_wait_for_inputs();\n", "", FAULT),
     *_each("no commit", (HELD,), "        qgen_copy_commit();\n", "", BITS),
     *_each(
         "read slot does not advance",

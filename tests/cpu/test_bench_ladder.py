@@ -115,6 +115,33 @@ def test_every_rung_is_timed_at_every_token_count() -> None:
         assert row.grid_y == (1 if row.family == "matvec" else -(-row.tokens // int(row.launch[1:].split("_")[0])))
 
 
+@pytest.mark.parametrize("format", ["Q5_K", "Q4_0"])
+def test_a_ladder_over_tiles(format: str) -> None:
+    """Every rung of the tiles' own, judged like the others; 19 rows leave the second row tile with 3."""
+    rungs = plan_ksplit(FORMATS[format], "tiled").rungs
+    found = run(machine_of(), formats=(format,), storage="tiled")
+    assert found.ok, [row.problem for row in found.rows]
+    assert {(row.tokens, row.kernel) for row in found.rows} == {(t, r.name) for t in (1, 2, 9) for r in rungs}
+    assert {row.storage for row in found.rows} == {"tiled"}
+    routed = {row.tokens: row.kernel for row in found.routed()}
+    columns = {1: rungs[0].columns, 2: 8, 9: 16}
+    assert routed == {t: next(r.name for r in rungs if r.columns == c) for t, c in columns.items()}
+    assert {row.weight_bytes for row in found.rows} == {19 * 512 // FORMATS[format].block * FORMATS[format].bytes}
+
+
+def test_a_wrong_bit_over_tiles_fails_the_run() -> None:
+    name = plan_ksplit(FORMATS["Q5_K"], "tiled").rungs[1].name
+
+    def corrupt(entry: str, y: Any) -> None:
+        if entry == name:
+            y[0, 18] = np.nextafter(y[0, 18], np.float32(np.inf))
+
+    machine = machine_of()
+    machine.corrupt = corrupt
+    found = run(machine, storage="tiled")
+    assert not found.ok and {row.kernel for row in found.rows if row.problem} == {name}
+
+
 def test_cold_copies_take_turns() -> None:
     class Offsets(EmulatedMachine):
         seen: set[int] = set()

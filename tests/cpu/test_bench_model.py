@@ -178,6 +178,13 @@ def test_a_limit_without_dependent_launches(fake: FakeCupy) -> None:
     assert "no chain floor" in model_text.table(report)
 
 
+def test_a_step_over_tiles(fake: FakeCupy) -> None:
+    report = bench(ModelMachine(fake), storage="tiled", sweep="1,2")
+    assert report.ok, model_text.table(report)
+    assert all("__ksplit_mma_tiled_w" in kind.kernel for step in report.steps for kind in step.kinds)
+    assert "tiled storage" in model_text.table(report)
+
+
 def test_planes_are_filled_and_judged(fake: FakeCupy) -> None:
     report = bench(ModelMachine(fake), formats=("Q4G64_F16S",), sweep="2")
     assert report.ok, model_text.table(report)

@@ -70,13 +70,19 @@ def tokens(table: Table) -> list[int]:
     return sorted({*range(1, 2305), *LARGE_T, *(t for t in ends if axis.lo <= t <= axis.hi)})
 
 
+TILED = ("sm_86", "sm_90", "sm_120")
+
+
 def contexts(table: Table, op: str) -> Iterator[dict[str, Value]]:
-    """Every format, architecture and epilogue, with the format's own activation; f16 and bf16 on two of them."""
+    """Every format, architecture and epilogue, with the format's own activation; f16, bf16 and tiles on some."""
     plain: dict[str, Value] = {"op": op, "storage": "native", "contiguous": "yes", "policy": "fastest"}
     for format in table.space.axis("format").values:
         for arch in table.space.axis("arch").values:
             for epilogue in table.space.axis("epilogue").values:
                 yield {**plain, "format": format, "activation": own(format), "arch": arch, "epilogue": epilogue}
+        for arch in TILED:
+            tiles = {**plain, "storage": "tiled", "format": format, "activation": own(format), "arch": arch}
+            yield {**tiles, "epilogue": "none"}
         for arch, activation in product(("sm_75", "sm_90"), CLASSES):
             if activation != own(format):
                 yield {**plain, "format": format, "activation": activation, "arch": arch, "epilogue": "none"}
@@ -191,9 +197,11 @@ def test_every_shape_and_every_t(op: str, proof: Proof, table: Table, c: Dispatc
                 assert runs == from_c[number], f"{type(side).__name__} and C differ: {context}, N x K = {size}"
     axes = [len(table.space.axis(name).values) for name in ("format", "arch", "epilogue")]
     others = sum(2 * (activation != own(format)) for format in load_formats() for activation in CLASSES)
+    others += len(TILED) * axes[0]
     assert asked == (prod(axes) + others) * len(sizes) * len(ts)
     # Kernels that take no x serve any T.
-    counting = {k.name: most(k.where["T"]) for k in proof.catalog.kernels if k.op == op and "T" in k.where}
+    several = [k for k in proof.catalog.kernels if k.op == op and "T" in k.where and k.columns != 1]
+    counting = {k.name: most(k.where["T"]) for k in several}
     ladder = {name for name, tokens in counting.items() if name in proof.reached and tokens > 1}
     assert ladder == met & set(counting), "kernels for T > 1 that no shape of the walk reaches, or others"
     assert bool(ladder) == (op in ("mul_mat", "quantize_activation"))

@@ -28,7 +28,7 @@ from qgen.spec import load_formats
 
 FORMATS = load_formats()
 PLANS, REFUSED = plan_all(FORMATS)
-LADDERS = {p.format: p for p in PLANS if isinstance(p, KsplitPlan)}
+LADDERS = {p.format: p for p in PLANS if isinstance(p, KsplitPlan) and not p.tile}
 MULTIROWS = {p.format: p for p in PLANS if isinstance(p, MultirowPlan)}
 QUANTISERS = {p.layout.name: p.name for p in PLANS if isinstance(p, FragmentQuantizePlan)}
 TOKENS = (2, 3, 4, 5, 7, 8, 9, 16, 17, 32, 33, 97, MAX_TOKENS)
@@ -124,13 +124,13 @@ def test_the_bound_on_waste_is_the_least_that_holds() -> None:
 
 
 def test_only_rungs_that_a_route_names_are_kept() -> None:
-    kept = {p.format: p for p in dispatch.keep_routed(PLANS, REFUSED) if isinstance(p, KsplitPlan)}
+    kept = {p.format: p for p in dispatch.keep_routed(PLANS, REFUSED) if isinstance(p, KsplitPlan) and not p.tile}
     assert {name: p.rungs for name, p in kept.items()} == {name: p.rungs for name, p in LADDERS.items()}
     plan = LADDERS["Q4_K"]
     spare = replace(plan, rungs=(*plan.rungs, replace(plan.rungs[-1], name="nobody_asks", columns=64)))
     (found,) = (
         p for p in dispatch.keep_routed([spare if p is plan else p for p in PLANS], REFUSED)
-        if isinstance(p, KsplitPlan) and p.format == "Q4_K"
+        if isinstance(p, KsplitPlan) and p.format == "Q4_K" and not p.tile
     )  # fmt: skip
     assert found == plan
 
@@ -151,4 +151,6 @@ def test_kernels_are_compiled_only_where_they_are_reached(monkeypatch: pytest.Mo
         wanted = set(load_archs()) - (set() if isinstance(plan, everywhere) else {"sm_75"})
         if isinstance(plan, MultirowPlan):
             wanted = {"sm_75", "sm_90"} if plan.format in FEW else {"sm_75"}
+        if isinstance(plan, KsplitPlan) and plan.tile:
+            wanted = {"sm_90", "sm_100", "sm_120"}
         assert archs == wanted, plan.file

@@ -187,6 +187,29 @@ def test_hot_choices_without_tensor_cores(tokens: int, columns: int, format: str
     assert decision.quantiser == f"quantize_activation_{activation}_{format.lower()}__warp_block"
 
 
+@pytest.mark.parametrize("arch, tokens, columns", [
+    ("sm_90", 1, 1), ("sm_90", 2, 8), ("sm_90", 8, 8), ("sm_90", 9, 16), ("sm_90", 17, 32), ("sm_90", 65528, 32),
+    ("sm_100", 1, 1), ("sm_100", 33, 32), ("sm_120", 1, 8), ("sm_120", 97, 8),
+])  # fmt: skip
+@pytest.mark.parametrize("format", ["Q4_K", "Q4_0", "TQ1_0", "PTQ1_0"])
+def test_hot_choices_over_tiles(arch: str, tokens: int, columns: int, format: str) -> None:
+    activation = formats()[format].activation or ""
+    for policy in ("fastest", "invariant"):
+        decision = dispatch.lookup(
+            Request("mul_mat", format, activation, T=tokens, N=4096, K=4096, arch=arch, policy=policy, storage="tiled")
+        )
+        # Formats of 256 weights a block have no rung for one token.
+        rung = f"t{8 if activation == 'q8_g256' and columns == 1 else columns}__ksplit_mma_tiled"
+        assert (decision.kernel or "").startswith(f"mul_mat_{format.lower()}_{activation}_{rung}")
+        assert decision.quantiser == f"quantize_activation_{activation}_{format.lower()}_fragments__warp_block"
+
+
+@pytest.mark.parametrize("blocks, columns", [(1, 8), (8, 8), (9, 1), (128, 1)])
+def test_rows_of_few_blocks_over_tiles_take_the_next_rung(blocks: int, columns: int) -> None:
+    request = Request("mul_mat", "Q1_0", "q8_g32", T=1, N=4096, K=128 * blocks, arch="sm_90", storage="tiled")
+    assert f"_t{columns}__" in (dispatch.lookup(request).kernel or "")
+
+
 REFUSED = """
 what                       code        a word of the reason
 T=65529                    tokens      65528
@@ -198,7 +221,10 @@ activation=f32             activation  q8_g256, bf16, f16
 activation=q8_g32          activation  q8_g256, bf16, f16
 activation=f16,arch=sm_75  instruction m16n8k16
 activation=bf16,arch=sm_75 instruction m16n8k16
-storage=tiled              storage     repack the weight to native
+storage=tiled,arch=sm_86   instruction repack the weight to native
+storage=tiled,arch=sm_75   instruction bulk copies
+storage=tiled,activation=f16 storage   native storage only
+format=Q5G64_F16S,activation=bf16,storage=tiled storage none reads another
 epilogue=bias              epilogue    fused
 epilogue=glu               epilogue    fused
 contiguous=                contiguous  dense

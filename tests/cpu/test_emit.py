@@ -17,7 +17,7 @@ from kernel_cases import FORMATS
 
 from qgen import emit, paths, plan
 from qgen.errors import QgenError
-from qgen.plan import MatvecPlan, QuantizePlan
+from qgen.plan import MatvecPlan, QuantizePlan, RepackPlan
 
 ENVIRONMENT = emit.environment()
 TEMPLATES = sorted(name for name in ENVIRONMENT.list_templates() if name.endswith(".j2"))
@@ -139,6 +139,15 @@ def test_a_file_says_where_it_comes_from_and_holds_its_kernels(planned: MatvecPl
     assert tuple(names) == made.kernels and made.path == f"{planned.family}/{planned.file}.cu"
     assert "\n\n\n" not in made.text and not re.search(r"[ \t]\n", made.text) and made.text.endswith("}\n")
     assert not re.search(r"//[%#]|\{[{%]|[%}]\}(?!,| )", made.text.replace("};", "")), "a tag of the template is left"
+
+
+def test_who_lets_the_next_kernel_begin_waits_itself_and_writes_no_weight() -> None:
+    """Dependent launches read weights before they wait, and rely on the kernel in front having waited for its own."""
+    for planned in PLANS:
+        text = emit.emit(planned).text
+        waits = "qgen_wait_for_inputs();" in text
+        assert waits or "qgen_let_next_begin();" not in text, planned.file
+        assert waits != isinstance(planned, RepackPlan), planned.file
 
 
 @pytest.mark.parametrize("planned", [p for p in PLANS if isinstance(p, MatvecPlan)], ids=lambda p: p.format)

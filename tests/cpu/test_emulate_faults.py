@@ -156,6 +156,43 @@ def test_misuse_of_shared_and_local_memory() -> None:
 
 
 @pytest.mark.parametrize(("order", "seed"), ORDERS)
+@pytest.mark.parametrize(
+    ("entry", "buffers", "match"),
+    [
+        ("early_read", "xy", "a 4-byte read at offset 12 of buffer 'x'"),
+        ("early_copy", "x", "a 4-byte read at offset 12 of buffer 'x'"),
+        ("early_write", "y", "a 4-byte write at offset 12 of buffer 'y'"),
+    ],
+)
+def test_a_dependent_launch_waits_before_it_touches(
+    entry: str, buffers: str, match: str, order: Any, seed: int
+) -> None:
+    """In every thread; constant buffers excepted, and launches that are not dependent."""
+
+    def launch(*, lazy: int, constant: bool = False, dependent: bool = True) -> dict[str, Any]:
+        given = {
+            "x": Buffer("x", np.zeros(32, np.uint32), constant=constant),
+            "y": Buffer("y", np.zeros(32, np.uint32), writable=True),
+        }
+        args: list[Argument] = [*(given[name] for name in buffers), lazy]
+        return {"args": args, "shared": 128, "order": order, "seed": seed, "dependent": dependent}
+
+    error = fault("faults", entry, f"too early: {match} .*has not waited; thread \\(3,0,0\\)", **launch(lazy=3))
+    assert f"faults.cu:{line_of(entry)}" in error.found and "constant" in error.allowed
+    run = functools.partial(program("faults").launch, entry, grid=2, block=32)
+    run(**launch(lazy=32))
+    run(**launch(lazy=3, dependent=False))
+    if "x" in buffers:
+        run(**launch(lazy=3, constant=True))
+
+
+def test_every_cta_waits_for_itself() -> None:
+    y = Buffer("y", np.zeros(32, np.uint32), writable=True)
+    fault("faults", "early_cta", r"too early: .* of block \(1,0,0\)", grid=2, dependent=True, args=[y])
+    program("faults").launch("early_cta", grid=1, block=32, dependent=True, args=[y])
+
+
+@pytest.mark.parametrize(("order", "seed"), ORDERS)
 def test_disagreement_about_barriers_and_collectives(order: Any, seed: int) -> None:
     y = Buffer("y", np.zeros(64, np.uint32), writable=True)
     run = functools.partial(fault, "faults", order=order, seed=seed)
@@ -225,6 +262,8 @@ def test_buffers_that_cannot_be_used_are_refused() -> None:
         Buffer("b", np.zeros((4, 4))[:, ::2])
     with pytest.raises(QgenError, match="read-only"):
         Buffer("b", frozen, writable=True)
+    with pytest.raises(QgenError, match="constant"):
+        Buffer("b", np.zeros(4), writable=True, constant=True)
     y = np.zeros(4, np.float32)
     fault("faults", "plain_read", "two buffers of one name", args=[Buffer("y", y), Buffer("y", y, writable=True)])
 
@@ -306,6 +345,7 @@ def test_a_failed_compilation_leaves_nothing_behind(monkeypatch: pytest.MonkeyPa
     ("header", "example"),
     [
         ("qgen_ptx.cuh", "qgen_copy_wait"),
+        ("qgen_stores.cuh", "qgen_store_u8"),
         ("qgen_mma.cuh", "qgen_mma_k16"),
         ("qgen_mma_float.cuh", "qgen_mma_bf16"),
     ],
@@ -331,7 +371,8 @@ def test_the_hosts_headers_shadow_the_devices() -> None:
     """Every header that the host has for kernels, and those alone of the library's, are swapped."""
     library = {path.name for path in (paths.data_dir("templates") / "lib").glob("*.cuh")}
     host = {path.name for path in (Path(paths.__file__).parent / "emulate" / "host").glob("*.cuh")}
-    assert host == {"qgen_ptx.cuh", "qgen_mma.cuh", "qgen_mma_float.cuh"} and host < library
+    names = {"qgen_ptx.cuh", "qgen_stores.cuh", "qgen_mma.cuh", "qgen_mma_float.cuh"}
+    assert host == names and host < library
     for name in library - host:
         text = (paths.data_dir("templates") / "lib" / name).read_text()
         assert "asm" not in text, f"{name} is compiled by the host as it is"

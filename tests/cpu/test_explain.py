@@ -104,7 +104,7 @@ def test_a_refusal_in_text(arch: str, kernel: str, capsys: pytest.CaptureFixture
     assert cli.main(["explain", *DESIGN, "-T", "65529", "--arch", arch, "--policy", "invariant"]) == 0
     text = capsys.readouterr().out
     assert "  T >= 65529\n" in text and "refused (tokens): kernels of Q5_K take at most 65528 tokens" in text
-    assert "specs/routes/mul_mat.toml: gate[6]" in text
+    assert "specs/routes/mul_mat.toml: gate[8]" in text
     assert f"mul_mat_q5_k_q8_g256_{kernel}\n      it would serve this request with T = 65528" in text
 
 
@@ -133,6 +133,7 @@ def test_a_served_request_in_text_and_json(capsys: pytest.CaptureFixture[str]) -
         "t1__matvec_native_r2_b2",
         *(f"t{columns}__ksplit_mma_native_w8" for columns in (8, 16, 32)),
         *(f"t{columns}__multirow_native_r2" for columns in (2, 4, 8)),
+        *(f"t{columns}__ksplit_mma_tiled_w8" for columns in (8, 16, 32)),
         *(f"mul_mat_q5_k_{rung}__ksplit_mma_native_r1w8" for rung in ("bf16_t8", "bf16_t16", "f16_t8")),
     ]
     assert cli.main(["explain", "--op", "mul_mat", "--format", "Q4_0", *DESIGN[4:6], "-N", "5120", "-K", "6144"]) == 0

@@ -36,7 +36,7 @@ def _prepared(mutant: Mutant) -> Callable[[], None]:
 
         return convert_both
     (rung,) = (r for r in plan.rungs if r.columns == mutant.columns)
-    text = with_headers(only(emit(plan).text, rung.name), "qgen_ring.cuh", "qgen_parts.cuh")
+    text = with_headers(only(emit(plan).text, rung.name), "qgen_ring.cuh", "qgen_split.cuh", "qgen_parts.cuh")
     judged = Ksplit(format, emulate.compile(damaged(text, mutant.edits), plan.file), plan, rung)
 
     def run() -> None:

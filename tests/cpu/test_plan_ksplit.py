@@ -26,12 +26,13 @@ from qgen.plan import (
     plan_matvec,
     plan_quantize_fragments,
 )
-from qgen.plan.ksplit import ROWS, SHARED_LIMIT
+from qgen.plan.rungs import SHARED_LIMIT
+from qgen.plan.tile import ROWS
 from qgen.spec import Format, load_format, load_formats
 
 FORMATS = load_formats()
 PLANS, REFUSED = plan_all(FORMATS)
-LADDERS = {plan.format: plan for plan in PLANS if isinstance(plan, KsplitPlan)}
+LADDERS = {plan.format: plan for plan in PLANS if isinstance(plan, KsplitPlan) and not plan.tile}
 each_ladder = pytest.mark.parametrize("plan", LADDERS.values(), ids=LADDERS)
 
 # Codes of a thread that stand for no weight: digits of bytes that four threads cannot share.
@@ -171,7 +172,19 @@ def test_launches_cover_all_rows_and_tokens(plan: KsplitPlan) -> None:
     for blocks, tokens in ((1, 1), (5, 8), (17, 9)):
         shape, grid_y = launch_quantize_fragments(convert, blocks, tokens)
         assert shape.grid * convert.warps >= plan.layout.bundles(blocks) > (shape.grid - 1) * convert.warps
-        assert grid_y == -(-tokens // 8) * 8
+        assert grid_y == tokens
+
+
+def test_launches_over_tiles_spread() -> None:
+    """Of fewer CTAs than there are places for, no multiprocessor takes more than its share; of more, as they fit."""
+    plan = plan_ksplit(FORMATS["Q4_0"], "tiled")
+    single = plan.rungs[0]
+    for rows, fit in ((16, 4), (4096, 4), (4096, 2), (14336, 4), (128256, 4)):
+        shape, _ = launch_ksplit(plan, single, rows, 1, 132, fit)
+        share = -(-shape.grid // 132)
+        in_all = 228 * 1024 // (shape.shared + 1024)  # 1 KB of each CTA is the driver's
+        assert in_all == share if share < fit else shape.shared == single.shared_bytes, (rows, fit)
+        assert shape.shared <= SHARED_LIMIT
 
 
 @each_ladder

@@ -10,8 +10,10 @@ import pytest
 from fake_cupy import Array, FakeCupy, Tensor, install
 from test_run_emulated import host_weight, refused, same_bits
 
+import qgen
 from qgen import contract, run
 from qgen.emulated import EmulatedLadder
+from qgen.errors import QgenError
 from qgen.plan import MAX_TOKENS
 from qgen.run.bound import ladder_plans
 from qgen.spec import load_formats
@@ -48,17 +50,34 @@ def test_every_token_gets_the_bits_it_gets_alone(cupy: FakeCupy, format: str) ->
             y = run.mul_mat(weight, Array(x[:tokens].copy(), 0), policy=policy)
             assert y.shape == (tokens, N) and same_bits(y, wanted[:tokens]), (tokens, policy)
             (quantise, _), (kernel, _) = cupy.launches[-2:]
-            assert quantise == ladder_plans(weight.format)[1].name and f"_t{columns}__ksplit_mma" in kernel
+            assert quantise == ladder_plans(weight.format, "native")[1].name and f"_t{columns}__ksplit_mma" in kernel
         for tokens in (2, 3, 4):  # by multirow or the first rung, as the format has it
             assert same_bits(run.mul_mat(weight, Array(x[:tokens].copy(), 0), policy=policy), wanted[:tokens])
         one = run.mul_mat(weight, Array(x[:1].copy(), 0), policy=policy)
         assert same_bits(one, wanted[:1]) and "matvec" in cupy.launches[-1][0]
 
 
+@pytest.mark.parametrize("format", ["Q4_K", "Q3_K", "TQ1_0", "Q8_0", "MXFP4"])
+def test_a_repacked_weight_gives_the_same_bits(cupy: FakeCupy, format: str) -> None:
+    """Tiles made on the host, for every T from 1 on and both policies; the last row tile is not full."""
+    native, x = host_weight(format), matrix(max(RUNGS))
+    weight, wanted = qgen.repack(native), expected(native, x)
+    for policy in ("fastest", "invariant"):
+        single = ladder_plans(weight.format, "tiled")[0].rungs[0].columns
+        for tokens, columns in {1: single, 2: 8, **RUNGS}.items():
+            y = run.mul_mat(weight, Array(x[:tokens].copy(), 0), policy=policy)
+            assert same_bits(y, wanted[:tokens]), (tokens, policy)
+            (quantise, _), (kernel, _) = cupy.launches[-2:]
+            assert quantise == ladder_plans(weight.format, "tiled")[1].name
+            assert f"_t{columns}__ksplit_mma_tiled" in kernel
+    with pytest.raises(QgenError, match="native storage only"):
+        run.mul_mat(weight, Array(x[:2].copy(), 0), activation="bf16")
+
+
 def test_every_rung_takes_every_t(cupy: FakeCupy) -> None:
     weight, x = host_weight(rows=18, columns=256), matrix(41, 256)
     wanted = expected(weight, x)
-    for rung in ladder_plans(weight.format)[0].rungs:
+    for rung in ladder_plans(weight.format, weight.storage)[0].rungs:
         bound = run.bind(weight, 0, instance=rung)
         for tokens in (1, 8, 9, 41):
             assert same_bits(bound(Array(x[:tokens].copy(), 0)), wanted[:tokens])
@@ -114,7 +133,7 @@ def test_nothing_times_something_is_empty(cupy: FakeCupy, policy: str) -> None:
 def test_a_workspace_grows_with_the_tokens(cupy: FakeCupy) -> None:
     weight, x = host_weight(), matrix(33)
     sizes = {tokens: run.workspace(weight, 0, tokens=tokens).nbytes for tokens in (1, 2, 8, 9, 33)}
-    ladder = ladder_plans(weight.format)[0]
+    ladder = ladder_plans(weight.format, weight.storage)[0]
     assert sizes[33] == ladder.workspace_bytes(2, 33) and sizes[2] == sizes[8] < sizes[9] < sizes[33]
     for tokens, nbytes in sizes.items():
         for count in sorted({1, 2, tokens}):

@@ -95,26 +95,20 @@ def test_no_rows(cupy: FakeCupy) -> None:
     assert run.repack(empty).data.size == 0 and not cupy.launches
 
 
-def test_mul_mat_refuses_tiles_with_the_gates_reason(cupy: FakeCupy) -> None:
-    """Never read as native: by the dispatch, and for a variant of one's choice by the record itself."""
+def test_tiles_are_never_read_as_rows(cupy: FakeCupy) -> None:
+    """By the dispatch where no kernel reads tiles, and for a variant of one's choice by the storage itself."""
     weight, tiled = native(), run.to_device(native(), 0, storage="tiled")
     x = Array(np.zeros((2, BLOCKS * FORMAT.block), dtype=np.float32), 0)
-    chosen = run.bind(Weight.of(FORMAT, SOURCE, rows=ROWS, columns=weight.columns)).instance
     before = len(cupy.launches)
-    calls: list[Callable[[], object]] = [
-        lambda: run.mul_mat(tiled, x),
-        lambda: run.mul_mat(tiled, x[:1]),
-        lambda: run.mul_mat(tiled, x[:0]),
-        lambda: run.mul_mat(tiled, x, activation="bf16"),
-        lambda: run.workspace(tiled, 0),
-        lambda: run.bind(tiled),
-    ]
-    for call in calls:
-        with pytest.raises(QgenError, match="tiled storage") as caught:
-            call()
-        assert caught.value.stage == "dispatch" and "--storage tiled" in caught.value.next
-    with pytest.raises(QgenError, match="tiled storage"):
-        run.bind(tiled, instance=chosen)
+    with pytest.raises(QgenError, match="native storage only") as caught:
+        run.mul_mat(tiled, x, activation="bf16")
+    assert caught.value.stage == "dispatch" and "--storage tiled" in caught.value.next
+    rows = Weight.of(FORMAT, SOURCE, rows=ROWS, columns=weight.columns)
+    for tokens in (1, 2, 9):
+        with pytest.raises(QgenError, match="tiled storage"):
+            run.bind(tiled, instance=run.bind(rows, tokens=tokens).instance)
+        with pytest.raises(QgenError, match="for native storage"):
+            run.bind(rows, instance=run.bind(tiled, tokens=tokens).instance)
     assert len(cupy.launches) == before
 
 

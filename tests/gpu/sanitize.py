@@ -66,7 +66,10 @@ def check_batch(
     assert isinstance(packed, np.ndarray)
     x = np.random.default_rng(blocks).standard_normal((tokens, blocks * format.block), dtype=np.float32)
     data = cupy.asarray(np.concatenate([np.zeros(format.alignment, np.uint8), packed.reshape(-1)]))[format.alignment :]
-    bound = run.bind(Weight.of(format, data, rows=rows, columns=x.shape[1]), instance=rung)
+    weight = Weight.of(format, data, rows=rows, columns=x.shape[1])
+    if plan.storage == "tiled":
+        weight = run.repack(weight)
+    bound = run.bind(weight, instance=rung)
     scratch = cupy.zeros(bound.workspace_for(tokens), dtype=cupy.uint8)
     # Rows apart, but the last ends with its allocation.
     wide, tall = (cupy.zeros(tokens * (n + 3) - 3, dtype=cupy.float32) for n in (x.shape[1], rows))

@@ -26,8 +26,9 @@ FORMATS = load_formats()
 GENERATED = generate().plans
 PLANS = {plan.format: plan for plan in GENERATED if isinstance(plan, MatvecPlan)}
 KERNELS = [(plan, instance) for plan in PLANS.values() for instance in plan.instances]
-LADDERS = {plan.format: plan for plan in GENERATED if isinstance(plan, KsplitPlan)}
-RUNGS = [(plan, rung) for plan in LADDERS.values() for rung in plan.rungs]
+EVERY_LADDER = [plan for plan in GENERATED if isinstance(plan, KsplitPlan)]
+LADDERS = {plan.format: plan for plan in EVERY_LADDER if plan.storage == "native"}
+RUNGS = [(plan, rung) for plan in EVERY_LADDER for rung in plan.rungs]
 TOKENS = (1, 2, 7, 8, 9, 16, 17, 31, 32, 33, 97)
 GUARD = 64  # poisoned floats on both sides of the result
 
@@ -172,7 +173,7 @@ def test_rung(cupy: Any, plan: KsplitPlan, rung: Rung) -> None:
     for number, (rows, blocks) in enumerate(((1, 1), (15, slices), (17, slices - 1), (1031, 2 * slices + 3))):
         packed, _ = operands(plan.format, rows, blocks)
         weight = on_device(cupy, plan.format, packed, offset=number * alignment, pad=number % 3 * alignment)
-        bound = run.bind(weight, instance=rung)
+        bound = run.bind(weight if plan.storage == "native" else run.repack(weight), instance=rung)
         assert bound.instance is rung
         x = many(plan.format, blocks, max(TOKENS))
         wanted = np.stack([contract.mul_mat(FORMATS[plan.format], packed, row) for row in x])
@@ -197,23 +198,26 @@ def test_a_token_has_the_bits_it_has_alone(cupy: Any, format: str) -> None:
     packed, _ = operands(format, 37, blocks)
     weight, x = on_device(cupy, format, packed), cupy.asarray(many(format, blocks, 96))
     alone = np.stack([cupy.asnumpy(run.mul_mat(weight, row)) for row in x])
-    for tokens in range(1, 97):
-        for policy in ("fastest", "invariant"):
-            y = cupy.asnumpy(run.mul_mat(weight, x[:tokens], policy=policy))
-            assert y.shape == (tokens, 37) and same(y, alone[:tokens]).all(), f"T = {tokens}, {policy}"
+    for stored in (weight, run.repack(weight)):
+        for tokens in range(1, 97):
+            for policy in ("fastest", "invariant"):
+                y = cupy.asnumpy(run.mul_mat(stored, x[:tokens], policy=policy))
+                where = f"{stored.storage}, T = {tokens}, {policy}"
+                assert y.shape == (tokens, 37) and same(y, alone[:tokens]).all(), where
 
 
-@pytest.mark.parametrize("format", LADDERS)
-def test_the_ladder_and_its_emulator_agree_bit_for_bit(cupy: Any, format: str) -> None:
+@pytest.mark.parametrize("plan", EVERY_LADDER, ids=[plan.file for plan in EVERY_LADDER])
+def test_the_ladder_and_its_emulator_agree_bit_for_bit(cupy: Any, plan: KsplitPlan) -> None:
     if shutil.which("g++") is None:
         pytest.skip("no g++ for the emulator")
-    plan, emulated = LADDERS[format], EmulatedLadder(FORMATS[format])
+    format, emulated = plan.format, EmulatedLadder(FORMATS[plan.format], plan.storage)
     for rows, blocks, tokens in ((1, 1, 2), (21, plan.contract.slices + 3, 19)):
         packed, _ = operands(format, rows, blocks)
         x = many(format, blocks, tokens)
         scratch = cupy.zeros(plan.workspace_bytes(blocks, tokens), dtype=cupy.uint8)
         for rung in plan.rungs:
-            bound = run.bind(on_device(cupy, format, packed), instance=rung)
+            weight = on_device(cupy, format, packed)
+            bound = run.bind(weight if plan.storage == "native" else run.repack(weight), instance=rung)
             y = cupy.asnumpy(bound(cupy.asarray(x), workspace=scratch))
             assert same(y, emulated(packed.reshape(rows, -1), x, rung=rung)).all(), rung.name
             np.testing.assert_array_equal(cupy.asnumpy(scratch), emulated.activation(x), err_msg="quantiser")

@@ -91,5 +91,36 @@ def test_on_a_stream_of_its_own(cupy: Any) -> None:
 def test_tiles_are_multiplied_by_no_kernel_for_rows(cupy: Any) -> None:
     weight = Weight.of("Q4_K", packed(FORMATS["Q4_K"], 32, 2), rows=32, columns=512)
     tiled = run.to_device(weight, storage="tiled")
-    with pytest.raises(QgenError, match="tiled storage"):
-        run.bind(tiled, instance=run.bind(weight).instance)
+    for tokens in (1, 8):
+        with pytest.raises(QgenError, match="tiled storage"):
+            run.bind(tiled, instance=run.bind(weight, tokens=tokens).instance)
+        with pytest.raises(QgenError, match="native storage"):
+            run.bind(weight, instance=run.bind(tiled, tokens=tokens).instance)
+
+
+@pytest.mark.parametrize("rows", [33, 4100])
+@pytest.mark.parametrize("name", [name for name in FORMATS if _tiled(name)])
+def test_both_storages_give_the_same_bits(cupy: Any, name: str, rows: int) -> None:
+    """On the same x, for every rung of the tiles' ladder and more tokens than the last holds; a graph as well."""
+    format = FORMATS[name]
+    blocks = 3 * 1024 // format.block
+    weight = Weight.of(format, packed(format, rows, blocks), rows=rows, columns=blocks * format.block)
+    native, tiled = run.to_device(weight), run.to_device(weight, storage="tiled")
+    x = cupy.random.default_rng(1).standard_normal((33, weight.columns), dtype=cupy.float32)
+    for tokens in (1, 2, 8, 11, 33):
+        wanted = run.mul_mat(native, x[:tokens])
+        for _ in range(3):
+            y = cupy.full((tokens, rows), cupy.nan, dtype=cupy.float32)
+            assert (run.mul_mat(tiled, x[:tokens], y).view(cupy.uint32) == wanted.view(cupy.uint32)).all()
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        scratch = run.workspace(tiled, tokens=8)
+        y = cupy.full((20, 8, rows), cupy.nan, dtype=cupy.float32)
+        stream.begin_capture()
+        for i in range(20):
+            run.mul_mat(tiled, x[i : i + 8], y[i], workspace=scratch)
+        graph = stream.end_capture()
+        graph.launch(stream)
+        stream.synchronize()
+    for i in (0, 7, 19):
+        assert (y[i].view(cupy.uint32) == run.mul_mat(native, x[i : i + 8]).view(cupy.uint32)).all()

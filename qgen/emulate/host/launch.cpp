@@ -22,12 +22,13 @@ struct Launch {
     Buffer* buffers;
     int32_t buffer_count;
     int32_t count_sectors;
+    int32_t dependent;  // begun before the kernels in front of it have ended
     uint64_t switches;  // out: how often a fibre was entered
 };
 
 bool run(Launch& launch) {
     const Entry& entry = qgen_entries[launch.entry];
-    if (!open_memory(launch.buffers, launch.buffer_count, launch.count_sectors)) return false;
+    if (!open_memory(launch.buffers, launch.buffer_count, launch.count_sectors, launch.dependent)) return false;
     std::vector<int64_t> values;
     for (int i = 0; i < entry.count; ++i) {
         const Argument& a = launch.arguments[i];

@@ -93,6 +93,9 @@ void copy_async(void* shared, const void* global, int bytes, Site site);
 void copy_commit();
 void copy_wait(int pending);
 
+// In a dependent launch the running thread may touch no more than constant buffers before this.
+void wait_for_inputs();
+
 // ---- barriers that count bytes (barriers.cpp) -------------------------------------------------------------
 
 // An mbarrier in shared memory. A phase ends when all have arrived and as many bytes have been asked for as were

@@ -26,7 +26,7 @@ struct Region {
 
 std::vector<Region> regions;
 size_t last_found;
-bool sectors;
+bool sectors, dependent;
 std::vector<Site> sites;                                    // numbered in order of first use
 std::vector<Access> accesses[thread_limit / warpSize];      // of the running CTA
 
@@ -55,6 +55,12 @@ Region& checked_region(const void* global, int bytes, int alignment, const char*
         fail(site, "addresses that are a multiple of the access size", "use a narrower access, or align the data",
              "misaligned: a %d-byte %s at %s, address modulo %d is %d", alignment, what, where, alignment,
              (int)(address % (unsigned)alignment));
+    }
+    if (dependent && !region->buffer->constant && !machine.current->waited) {
+        describe_address(where, sizeof(where), address);
+        fail(site, "constant buffers alone before qgen_wait_for_inputs, in a dependent launch",
+             "wait first, or pass Buffer(..., constant=True) if no kernel in front writes it",
+             "too early: a %d-byte %s at %s by a thread that has not waited", bytes, what, where);
     }
     return *region;
 }
@@ -99,8 +105,9 @@ const uint8_t* read_checked(const void* global, int bytes, int alignment, Site s
 
 // ---- the buffers of a launch ------------------------------------------------------------------------------
 
-bool open_memory(Buffer* buffers, int count, bool count_sectors) {
+bool open_memory(Buffer* buffers, int count, bool count_sectors, bool dependent_launch) {
     sectors = count_sectors;
+    dependent = dependent_launch;
     sites.clear();
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
     for (int i = 0; i < count; ++i) {
@@ -223,6 +230,8 @@ void copy_async(void* shared, const void* global, int bytes, Site site) {
     self.copies.push_back(copy);
     memset(to, poison, (size_t)bytes);
 }
+
+void wait_for_inputs() { machine.current->waited = true; }
 
 void copy_commit() { ++machine.current->groups; }
 

@@ -100,8 +100,8 @@ inline void qgen_copy_bulk(void* shared, const void* global, int bytes, uint64_t
     qgen_host::copy_bulk(shared, global, bytes, barrier, site);
 }
 
-// One kernel runs at a time: there is nothing to wait for, and nobody to let begin.
-inline void qgen_wait_for_inputs() {}
+// One kernel runs at a time: a dependent launch only checks that every thread waits, and there is nobody to let begin.
+inline void qgen_wait_for_inputs() { qgen_host::wait_for_inputs(); }
 inline void qgen_let_next_begin() {}
 
 // ---- bytes --------------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ struct Buffer {
     uint64_t bytes;
     uint64_t misalignment;  // of the address that the kernel sees, past a multiple of the page size
     int32_t writable;
+    int32_t constant;  // no kernel in front of this one writes it
     uint64_t read_bytes, read_requests, read_distinct;        // distinct: bytes read at least once
     uint64_t write_bytes, write_requests, write_distinct;
     uint64_t rewritten;  // bytes that were written again with another value
@@ -61,6 +62,7 @@ struct Thread {
     Site site;
     std::vector<Copy> copies;  // asked for and not yet landed, oldest first
     uint32_t groups;           // committed so far
+    bool waited;               // for what earlier kernels write and read
     std::vector<uint32_t> visits;  // by site number; only where sectors are counted
 };
 
@@ -101,7 +103,7 @@ void forget_barriers();  // at the start of a CTA
 // ---- memory.cpp -------------------------------------------------------------------------------------------
 
 // Gives every buffer its region of inaccessible addresses, and takes it back.
-bool open_memory(Buffer* buffers, int count, bool count_sectors);
+bool open_memory(Buffer* buffers, int count, bool count_sectors, bool dependent_launch);
 void close_memory();
 void* buffer_address(int index);
 const uint8_t* read_bulk(const void* global, int bytes, Site site);  // checked and counted sector by sector

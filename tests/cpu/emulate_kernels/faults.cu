@@ -101,3 +101,28 @@ extern "C" __global__ void leave_early(uint32_t* y) {
     __syncthreads();
     qgen_store_u32(y + threadIdx.x, 1u);
 }
+
+// What a dependent launch may not do: one thread of a CTA does not wait.
+extern "C" __global__ void early_read(const uint32_t* x, uint32_t* y, int lazy) {
+    if ((int)threadIdx.x != lazy) qgen_wait_for_inputs();
+    const uint32_t v = qgen_load_u32(x + threadIdx.x);  // <- early_read
+    qgen_wait_for_inputs();
+    qgen_store_u32(y + threadIdx.x, v);
+}
+
+extern "C" __global__ void early_write(uint32_t* y, int lazy) {
+    if ((int)threadIdx.x != lazy) qgen_wait_for_inputs();
+    qgen_store_u32(y + threadIdx.x, 1u);  // <- early_write
+}
+
+extern "C" __global__ void early_copy(const uint32_t* x, int lazy) {
+    if ((int)threadIdx.x != lazy) qgen_wait_for_inputs();
+    qgen_copy4(qgen_shared + 4 * threadIdx.x, x + threadIdx.x);  // <- early_copy
+    qgen_copy_commit();
+    qgen_copy_wait<0>();
+}
+
+extern "C" __global__ void early_cta(uint32_t* y) {
+    if (blockIdx.x == 0) qgen_wait_for_inputs();
+    qgen_store_u32(y + threadIdx.x, 1u);  // <- early_cta
+}

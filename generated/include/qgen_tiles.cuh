@@ -1,0 +1,84 @@
+// What kernels over tiled storage share: which tiles are a CTA's, and a ring of stages in shared memory, filled with
+// tiles ahead of use by bulk copies.
+#pragma once
+
+#include "qgen_parts.cuh"
+
+extern __shared__ __align__(16) uint8_t qgen_shared[];
+
+// A CTA's share of `items` things in a row, as equal as they allow. The first CTAs take one more: those that come first lie
+// on different multiprocessors, and of the ones that share a multiprocessor at most one then has more.
+struct qgen_share {
+    int begin, end;
+
+    __device__ __forceinline__ explicit qgen_share(int items) {
+        const int ctas = (int)gridDim.x, cta = (int)blockIdx.x, each = items / ctas, more = items - each * ctas;
+        begin = cta * each + min(cta, more);
+        end = begin + each + (cta < more ? 1 : 0);
+    }
+};
+
+template <int warps, int stages, int stage_bytes>
+struct qgen_tile_ring {
+    static constexpr int bytes = stages * stage_bytes;
+    // Stages asked for before the first is used. Fewer than there are slots, so that a slot is filled again not when the
+    // slowest warp has just left it, but a stage later: nobody waits for anybody.
+    static constexpr int ahead = stages > 2 ? stages - 2 : 1;
+
+    uint64_t *full, *empty;  // a barrier a slot: its bytes have come; all `warps` are done with it
+    int slot = 0, ahead_slot = 0;
+    uint32_t round = 0, ahead_round = 0;  // how often the ring has gone round
+
+    // All threads of the CTA, before they meet; the ring is at the start of shared memory, `barriers` has room for
+    // 2 * stages of 8 bytes.
+    __device__ __forceinline__ explicit qgen_tile_ring(uint64_t* barriers) : full(barriers), empty(barriers + stages) {
+        if (threadIdx.x < stages) {
+            qgen_barrier_init(full + threadIdx.x, 1);
+            qgen_barrier_init(empty + threadIdx.x, warps);
+            qgen_barrier_publish();
+        }
+    }
+
+    // One warp asks for `copies` runs of `bytes` bytes, `apart` bytes apart in memory and stage_bytes / most in the slot.
+    template <int most>
+    __device__ __forceinline__ void fill(const uint8_t* from, int64_t apart, int copies, int bytes, int lane) const {
+        if (ahead_round > 0) qgen_barrier_wait(empty + ahead_slot, (ahead_round + 1) & 1);
+        if (lane == 0) qgen_barrier_expect(full + ahead_slot, copies * bytes);
+        __syncwarp();
+        if (lane < copies)
+            qgen_copy_bulk(qgen_shared + ahead_slot * stage_bytes + lane * (stage_bytes / most), from + lane * apart, bytes, full + ahead_slot);
+    }
+
+    // The slot to fill next has been asked for, by whichever thread.
+    __device__ __forceinline__ void ask() {
+        if (++ahead_slot == stages) ahead_slot = 0, ++ahead_round;
+    }
+
+    // The oldest slot not yet released has come. Returns where in shared memory it starts.
+    __device__ __forceinline__ int wait() const {
+        qgen_barrier_wait(full + slot, round & 1);
+        return slot * stage_bytes;
+    }
+
+    // This warp is done with the slot.
+    __device__ __forceinline__ void release(int lane) {
+        __syncwarp();
+        if (lane == 0) qgen_barrier_arrive(empty + slot);
+        if (++slot == stages) slot = 0, ++round;
+    }
+};
+
+// The n activation words of one block and thread: two, or whole pieces of four, which lie 512 bytes apart in a record.
+template <int n>
+__device__ __forceinline__ void qgen_load_codes(uint32_t (&x)[(n + 3) / 4 * 4], const uint8_t* p) {
+    if (n == 2) {
+        const uint2 v = qgen_load_u32x2(p);
+        x[0] = v.x, x[1] = v.y;
+    } else {
+#pragma unroll
+        for (int i = 0; i < (n + 3) / 4; ++i) {
+            const uint4 v = qgen_load_u32x4(p + 512 * i);
+            x[4 * i] = v.x, x[4 * i + 1] = v.y, x[4 * i + 2] = v.z, x[4 * i + 3] = v.w;
+        }
+    }
+}

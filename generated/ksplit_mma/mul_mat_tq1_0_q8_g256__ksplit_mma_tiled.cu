@@ -1,0 +1,293 @@
+// mul_mat TQ1_0 x q8_g256, family ksplit_mma.
+// Generated from specs/formats/tq1_0.toml and templates/ksplit_tiled.cu.j2;
+// edit those, then run: qgen build
+//
+// format      TQ1_0: 256 elements in 54 bytes
+// storage     tiled: tiles of 16 rows and a block, as qgen.repack makes them, row tiles back to back
+// activation  q8_g256 in the layout q8_g256_tq1_0_fragments, from quantize_activation
+// traffic     every packed byte is requested once (read factor 1.00)
+// contract    q8_g256_u256_s16: block b of a row belongs to slice b mod 16; a slice takes its blocks in
+//             increasing order, in them units of 256 elements, and each term as
+//             fma(factors * dx, float(integer sum), slice), terms +d*sum(q*a);
+//             slices are added by halving: slice s < h takes s + h, h = slices/2 .. 1
+// integers    exact: no sum of a unit exceeds 97536
+//
+#include "qgen_mma.cuh"
+#include "qgen_split.cuh"
+#include "qgen_tiles.cuh"
+
+namespace {
+
+constexpr int kTileBytes = 864;   // bytes of a tile: sixteen rows of a block
+constexpr int kSlices = 16;       // slices of K in the canonical order
+constexpr int kSplit = 8;        // warps that share rows, the blocks of K dealt to them in turn
+constexpr int kBundle = 1;       // blocks a warp takes at once, kSplit apart
+constexpr int kCodeWords = 16;    // code words of a thread, row and block
+constexpr int kChunks = 4;       // 16-byte pieces of activation codes of a thread, token and bundle
+constexpr int kScales = 1;       // activation scales of a token and bundle
+constexpr int kUnits = 1;        // float steps of a bundle
+constexpr int kRecordBytes = 2144; // activation record of a bundle and column tile: codes, scales, starts, sums
+// Other architectures' compilers want more registers for this text: one row tile a warp there, and one CTA at a time.
+constexpr bool kRoomy = __CUDA_ARCH__ == 900;
+// The code words of thread t for one block of row `row` + 8 * half of a tile, which starts at byte b of shared memory.
+template <int half>
+__device__ __forceinline__ void block_codes(int b, [[maybe_unused]] int row, [[maybe_unused]] int t, uint32_t* q) {
+    [[maybe_unused]] const int from0 = qgen_keep(b + 4 * row + 1 * t);
+    [[maybe_unused]] const int from1 = qgen_keep(b + 32 * row + 8 * t);
+    [[maybe_unused]] const int from2 = qgen_keep(b + 16 * row + 4 * t);
+    [[maybe_unused]] const int from3 = qgen_keep(b + 2 * row);
+
+    uint32_t w[3];
+    qgen_words8<2>(w + 0, qgen_shared, from1 + 0 + half * 256);
+    qgen_words4<1>(w + 2, qgen_shared, from2 + 512 + half * 128);
+    {
+        // Digit n of a byte is p(n) - 3 p(n-1), where p(n) is the value of its first n digits.
+        const uint32_t even = w[0] & 0x00ff00ffu, odd = w[0] >> 8 & 0x00ff00ffu;
+        [[maybe_unused]] const uint32_t p1 = qgen_leading_digits(even, odd, 3u);
+        [[maybe_unused]] const uint32_t p2 = qgen_leading_digits(even, odd, 9u);
+        [[maybe_unused]] const uint32_t p3 = qgen_leading_digits(even, odd, 27u);
+        [[maybe_unused]] const uint32_t p4 = qgen_leading_digits(even, odd, 81u);
+        [[maybe_unused]] const uint32_t p5 = qgen_leading_digits(even, odd, 243u);
+        q[0] = p1;
+        q[1] = p2 - 3u * p1;
+        q[2] = p3 - 3u * p2;
+        q[3] = p4 - 3u * p3;
+        q[4] = p5 - 3u * p4;
+    }
+    {
+        // Digit n of a byte is p(n) - 3 p(n-1), where p(n) is the value of its first n digits.
+        const uint32_t even = w[1] & 0x00ff00ffu, odd = w[1] >> 8 & 0x00ff00ffu;
+        [[maybe_unused]] const uint32_t p1 = qgen_leading_digits(even, odd, 3u);
+        [[maybe_unused]] const uint32_t p2 = qgen_leading_digits(even, odd, 9u);
+        [[maybe_unused]] const uint32_t p3 = qgen_leading_digits(even, odd, 27u);
+        [[maybe_unused]] const uint32_t p4 = qgen_leading_digits(even, odd, 81u);
+        [[maybe_unused]] const uint32_t p5 = qgen_leading_digits(even, odd, 243u);
+        q[5] = p1;
+        q[6] = p2 - 3u * p1;
+        q[7] = p3 - 3u * p2;
+        q[8] = p4 - 3u * p3;
+        q[9] = p5 - 3u * p4;
+    }
+    {
+        // Digit n of a byte is p(n) - 3 p(n-1), where p(n) is the value of its first n digits.
+        const uint32_t even = w[2] & 0x00ff00ffu, odd = w[2] >> 8 & 0x00ff00ffu;
+        [[maybe_unused]] const uint32_t p1 = qgen_leading_digits(even, odd, 3u);
+        [[maybe_unused]] const uint32_t p2 = qgen_leading_digits(even, odd, 9u);
+        [[maybe_unused]] const uint32_t p3 = qgen_leading_digits(even, odd, 27u);
+        [[maybe_unused]] const uint32_t p4 = qgen_leading_digits(even, odd, 81u);
+        [[maybe_unused]] const uint32_t p5 = qgen_leading_digits(even, odd, 243u);
+        q[10] = p1;
+        q[11] = p2 - 3u * p1;
+        q[12] = p3 - 3u * p2;
+        q[13] = p4 - 3u * p3;
+        q[14] = p5 - 3u * p4;
+    }
+    {
+        // The leading digit values of one byte, lowest first; subtracting the shifted word leaves its digits.
+        const uint32_t v = qgen_shared[from0 + 768 + half * 32];
+        const uint32_t p = __byte_perm(v * 589827u, v * 5308443u, 0x7531u);
+        q[15] = p - 3u * (p << 8);
+    }
+}
+
+// The float factor of the row that f0_0 holds.
+template <int half>
+__device__ __forceinline__ float factor_0_0(int b, [[maybe_unused]] int row, [[maybe_unused]] int t) {
+    [[maybe_unused]] const int from0 = qgen_keep(b + 4 * row + 1 * t);
+    [[maybe_unused]] const int from1 = qgen_keep(b + 32 * row + 8 * t);
+    [[maybe_unused]] const int from2 = qgen_keep(b + 16 * row + 4 * t);
+    [[maybe_unused]] const int from3 = qgen_keep(b + 2 * row);
+
+    return qgen_f16_to_f32(*(const uint16_t*)(qgen_shared + from3 + 832 + half * 16));
+}
+
+// What a thread needs of one activation record: codes of token g, the rest of tokens 2t and 2t + 1.
+struct Record {
+    uint32_t x[4 * kChunks];
+    float dx[2 * kScales];
+    uint4 start[kUnits];
+    // Where this thread's codes, and its part of the rest, begin in a record of bundle and column tile 0.
+    struct From {
+        const uint8_t *codes, *scales, *starts;
+    };
+
+    __device__ __forceinline__ void load(const From& from, int64_t skip) {
+        const uint8_t* p = from.codes + skip;
+#pragma unroll
+        for (int c = 0; c < kChunks; ++c) {
+            const uint4 v = qgen_load_u32x4(p + 512 * c);
+            x[4 * c] = v.x, x[4 * c + 1] = v.y, x[4 * c + 2] = v.z, x[4 * c + 3] = v.w;
+        }
+        qgen_load_floats<2 * kScales>(dx, from.scales + skip);
+#pragma unroll
+        for (int u = 0; u < kUnits; ++u) start[u] = qgen_load_u32x4(from.starts + skip + 64 * u);
+    }
+};
+
+// Adds a bundle of `row_tiles` times 16 rows times the tokens of `column_tiles` tiles to the slice sums of this thread:
+// rows g and g + 8 of every row tile, tokens 2t and 2t + 1 of every column tile; of two row tiles only the first unless
+// `whole`.
+// place: where in shared memory each row tile's first block starts
+// left: tokens from the CTA's first on; inside: blocks of the bundle that there are
+// skip: bytes from `from` to the bundle's record of the first column tile; those of the next come tile_bytes later
+template <int column_tiles, int row_tiles>
+__device__ __forceinline__ void add_bundle(const int (&place)[row_tiles], int row, int lane, int t, int left, int inside, bool whole,
+                                           const Record::From& from, int64_t skip, int64_t tile_bytes, const Record* first,
+                                           float (*sum)[column_tiles][row_tiles][4]) {
+    Record r;
+    if (first) r = *first;
+    else r.load(from, skip);
+    uint32_t q[row_tiles][2][kBundle * kCodeWords];
+#pragma unroll
+    for (int m = 0; m < row_tiles; ++m)
+#pragma unroll
+        for (int j = 0; j < kBundle; ++j)
+            if (m < 1 || whole) {
+                block_codes<0>(place[m] + j * (kSplit * kTileBytes), row, t, q[m][0] + j * kCodeWords);
+                block_codes<1>(place[m] + j * (kSplit * kTileBytes), row, t, q[m][1] + j * kCodeWords);
+            }
+    float f0_0[row_tiles][2];
+#pragma unroll
+    for (int m = 0; m < 2 * row_tiles; ++m) {
+        const int at = place[m / 2];
+        f0_0[m / 2][m % 2] = m % 2 ? factor_0_0<1>(at, row, t) : factor_0_0<0>(at, row, t);
+    }
+#pragma unroll
+    for (int n = 0; n < column_tiles; ++n) {
+        if (n && 8 * n >= left) break;
+        if (n) r.load(from, skip + n * tile_bytes);
+#pragma unroll
+        for (int m = 0; m < row_tiles; ++m) {
+            if (m && !whole) break;
+            {
+                const uint4 start = r.start[0];
+                int total[4] = {(int)start.x, (int)start.y, (int)start.z, (int)start.w};
+                qgen_mma_k32(total, q[m][0][0], q[m][1][0], q[m][0][1], q[m][1][1], r.x[0], r.x[1]);
+                qgen_mma_k32(total, q[m][0][2], q[m][1][2], q[m][0][3], q[m][1][3], r.x[2], r.x[3]);
+                qgen_mma_k32(total, q[m][0][4], q[m][1][4], q[m][0][5], q[m][1][5], r.x[4], r.x[5]);
+                qgen_mma_k32(total, q[m][0][6], q[m][1][6], q[m][0][7], q[m][1][7], r.x[6], r.x[7]);
+                qgen_mma_k32(total, q[m][0][8], q[m][1][8], q[m][0][9], q[m][1][9], r.x[8], r.x[9]);
+                qgen_mma_k32(total, q[m][0][10], q[m][1][10], q[m][0][11], q[m][1][11], r.x[10], r.x[11]);
+                qgen_mma_k32(total, q[m][0][12], q[m][1][12], q[m][0][13], q[m][1][13], r.x[12], r.x[13]);
+                qgen_mma_k32(total, q[m][0][14], q[m][1][14], q[m][0][15], q[m][1][15], r.x[14], r.x[15]);
+
+#pragma unroll
+                for (int i = 0; i < 4; ++i) {
+                    float v = sum[0][n][m][i];
+                    v = __fmaf_rn(__fmul_rn(f0_0[m][i / 2], r.dx[0 + i % 2]), __int2float_rn(total[i]), v);
+                    sum[0][n][m][i] = v;
+                }
+            }
+        }
+    }
+}
+
+// y[token][row] for this CTA's share of the rows, and of the tokens up to 8 * column_tiles.
+template <int column_tiles, int row_tiles, int warp_bundles, int stages>
+__device__ __forceinline__ void ksplit(const uint8_t* weight, int rows, int blocks, int tokens, const uint8_t* activation,
+                                       float* y, int64_t y_stride) {
+    constexpr int cta_rows = 16 * row_tiles, columns = 8 * column_tiles, units = row_tiles * column_tiles;
+    constexpr int warp_blocks = kBundle * warp_bundles, stage_blocks = kSplit * warp_blocks;
+    constexpr int slot_bytes = stage_blocks * kTileBytes;  // of a row tile
+    constexpr bool early = column_tiles == 1;  // records are asked for before the wait for weights
+    using Ring = qgen_tile_ring<kSplit, stages, row_tiles * slot_bytes>;
+
+    const int lane = qgen_keep((int)threadIdx.x % 32), t = qgen_keep(lane % 4), row = qgen_keep(lane / 4);
+    const int warp = __shfl_sync(0xffffffffu, (int)threadIdx.x / 32, 0);  // so that the compiler sees a branch on it as one
+    const int stage_count = (blocks + stage_blocks - 1) / stage_blocks;
+    float* partial = (float*)(qgen_shared + Ring::bytes);
+    uint64_t* barriers = (uint64_t*)(partial + kSplit * columns * qgen_column_stride<row_tiles>);
+    Ring ring(barriers);
+    const qgen_handover<kSplit, units < kSplit ? units : kSplit> handover(barriers + 2 * stages, true, warp, lane);
+    __syncthreads();
+
+    const qgen_share share((rows + 15) / 16);
+    // The next kernel's CTAs would pile up on the multiprocessors that a short kernel leaves first: they come later then.
+    const bool brief = share.end - share.begin <= row_tiles;
+    if (!brief) qgen_let_next_begin();
+    const int64_t row_bytes = (int64_t)blocks * kTileBytes;  // of a row tile
+    int ahead_tile = share.begin, ahead_stage = 0, turn = 0;  // turn: of the warp that makes the next request
+    auto request = [&]() {
+        if (turn == warp && ahead_tile < share.end)
+            ring.template fill<row_tiles>(weight + ahead_tile * row_bytes + (int64_t)ahead_stage * slot_bytes, row_bytes,
+                                          min(share.end - ahead_tile, row_tiles), min(blocks - ahead_stage * stage_blocks, stage_blocks) * kTileBytes, lane);
+        ring.ask();
+        if (++turn == kSplit) turn = 0;
+        if (++ahead_stage == stage_count) ahead_stage = 0, ahead_tile += row_tiles;
+    };
+#pragma unroll 1
+    for (int i = 0; i < Ring::ahead; ++i) request();
+
+    // The CTAs' column tiles, as equal as eight tokens allow: one with few columns would wait for one with many.
+    const int column_share = column_tiles <= 2 ? columns : ((tokens + 7) / 8 + (int)gridDim.y - 1) / (int)gridDim.y * 8;
+    const int column = blockIdx.y * column_share, left = min(tokens - column, column_share);
+    const int bundles = blocks;
+    const int64_t tile_bytes = (int64_t)bundles * kRecordBytes;
+    const uint8_t* records = activation + column / 8 * tile_bytes + warp * kRecordBytes;
+    // Threads whose token is not there take another's codes: what they make of them is not stored, and less is read.
+    const int token = column_tiles == 1 ? min(row, left - 1) : row;
+    const Record::From from = {qgen_keep(records + (token * 4 + t) * 16), qgen_keep(records + t * (8 * kScales) + 2048), qgen_keep(records + t * 16 + 2080)};
+    const int row_end = min(rows, share.end * 16);
+    auto finish = [&](int number, int tile) {
+        qgen_add_partials<kSplit, column_tiles, row_tiles>(partial, handover, number, warp, lane, tile, row_end, column, left, y, y_stride);
+    };
+    qgen_wait_for_inputs();
+    int number = 0;
+    for (int tile = share.begin * 16; tile < row_end; tile += cta_rows) {
+        float sum[kSlices / kSplit][column_tiles][row_tiles][4] = {};
+#pragma unroll 1
+        for (int stage = 0; stage < stage_count; ++stage) {
+            const int64_t skip = (int64_t)(stage * (warp_bundles * kSplit)) * kRecordBytes;
+            Record first;
+            if (early && stage * stage_blocks + warp < blocks) first.load(from, skip);
+            const int slot = ring.wait() + warp * kTileBytes;
+            request();
+            int place[row_tiles];
+#pragma unroll
+            for (int m = 0; m < row_tiles; ++m) place[m] = slot + m * slot_bytes;
+#pragma unroll
+            for (int i = 0; i < warp_bundles; ++i) {
+                const int block = stage * stage_blocks + i * (kSplit * kBundle) + warp;
+                if (block < blocks)
+                    add_bundle<column_tiles, row_tiles>(place, row, lane, t, left, (blocks - block + kSplit - 1) / kSplit, row_end - tile > 16,
+                                                        from, skip + i * (kSplit * kRecordBytes), tile_bytes, early && i == 0 ? &first : nullptr, sum + i * kBundle % (kSlices / kSplit));
+#pragma unroll
+                for (int m = 0; m < row_tiles; ++m) place[m] += kSplit * kBundle * kTileBytes;
+            }
+            ring.release(lane);
+            qgen_turn_slices<warp_blocks>(sum);
+            if (stage == 0 && number > 0) finish(number - 1, tile - cta_rows);
+        }
+        if (brief) qgen_let_next_begin();
+        handover.before_write(number);
+        qgen_write_partial(partial, sum, warp, row, t);
+        handover.after_write();
+        ++number;
+    }
+    if (number > 0) finish(number - 1, share.begin * 16 + (number - 1) * cta_rows);
+}
+
+}  // namespace
+
+// capacity 8 tokens, 16 rows a CTA, 8 warps, 16 blocks of K a stage, 3 stages; 46656 bytes of shared memory
+extern "C" __global__ void __launch_bounds__(256, kRoomy ? 2 : 1)
+mul_mat_tq1_0_q8_g256_t8__ksplit_mma_tiled_w8(const uint8_t* __restrict__ weight, int rows, int blocks, int tokens,
+    const uint8_t* __restrict__ activation, float* __restrict__ y, int64_t y_stride) {
+    ksplit<1, 1, 2, 3>(weight, rows, blocks, tokens, activation, y, y_stride);
+}
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 900 || __CUDA_ARCH__ == 1000
+// capacity 16 tokens, 16 rows a CTA, 8 warps, 16 blocks of K a stage, 3 stages; 51776 bytes of shared memory
+extern "C" __global__ void __launch_bounds__(256, kRoomy ? 2 : 1)
+mul_mat_tq1_0_q8_g256_t16__ksplit_mma_tiled_w8(const uint8_t* __restrict__ weight, int rows, int blocks, int tokens,
+    const uint8_t* __restrict__ activation, float* __restrict__ y, int64_t y_stride) {
+    ksplit<2, 1, 2, 3>(weight, rows, blocks, tokens, activation, y, y_stride);
+}
+#endif
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 900 || __CUDA_ARCH__ == 1000
+// capacity 32 tokens, 32 rows a CTA, 8 warps, 16 blocks of K a stage, 3 stages; 119872 bytes of shared memory
+extern "C" __global__ void __launch_bounds__(256, 1)
+mul_mat_tq1_0_q8_g256_t32__ksplit_mma_tiled_w8(const uint8_t* __restrict__ weight, int rows, int blocks, int tokens,
+    const uint8_t* __restrict__ activation, float* __restrict__ y, int64_t y_stride) {
+    ksplit<4, kRoomy ? 2 : 1, 2, 3>(weight, rows, blocks, tokens, activation, y, y_stride);
+}
+#endif
