@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import importlib.util
 import io
 import json
 from dataclasses import replace
@@ -300,9 +301,11 @@ def test_the_verb(
     args = parse(*common, "--sweep", "1,2", "--out", str(tmp_path / "o"))
     assert args.run(args) == 0 and "tokens/s" in capsys.readouterr().out
     page = (tmp_path / "o" / "report.md").read_text()
-    assert page.startswith("# qgen bench --model: Tiny") and "(tokens_a_second.png)" in page
+    drawn = importlib.util.find_spec("matplotlib") is not None  # pictures come with the extra `bench`
+    assert page.startswith("# qgen bench --model: Tiny") and ("(tokens_a_second.png)" in page) == drawn
     assert (tmp_path / "o" / "results.csv").read_text().startswith("model,format")
-    assert (tmp_path / "o" / "tokens_a_second.png").read_bytes().startswith(b"\x89PNG")
+    picture = tmp_path / "o" / "tokens_a_second.png"
+    assert picture.read_bytes().startswith(b"\x89PNG") if drawn else not picture.exists()
     args = parse(*common, "--json")
     assert args.run(args) == 0 and len(json.loads(capsys.readouterr().out)["steps"]) == 1
     args = parse(*common, "--csv")
