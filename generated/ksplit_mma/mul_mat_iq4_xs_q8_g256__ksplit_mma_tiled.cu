@@ -32,8 +32,8 @@ constexpr uint32_t kTable0 = 0xbfad9881u;
 constexpr uint32_t kTable1 = 0xf6eaddcfu;
 constexpr uint32_t kTable2 = 0x26190d01u;
 constexpr uint32_t kTable3 = 0x71594535u;
-// The code words of thread t for one block of row `row` + 8 * half of a tile, which starts at byte b of shared memory.
-template <int half>
+// The code words of thread t for one block of row `row` + 8 * half of a tile, which starts at byte b + skip of shared memory.
+template <int half, int skip = 0>
 __device__ __forceinline__ void block_codes(int b, [[maybe_unused]] int row, [[maybe_unused]] int t, uint32_t* q) {
     [[maybe_unused]] const int from0 = qgen_keep(b + 64 * row + 16 * t);
     [[maybe_unused]] const int from1 = qgen_keep(b + 8 * row);
@@ -41,8 +41,8 @@ __device__ __forceinline__ void block_codes(int b, [[maybe_unused]] int row, [[m
     [[maybe_unused]] const int from3 = qgen_keep(b + 8 * row + 1 * (t >> 0 & 1));
 
     uint32_t w[8];
-    qgen_words16<4>(w + 0, qgen_shared, from0 + 128 + half * 512);
-    qgen_words16<4>(w + 4, qgen_shared, from0 + 1152 + half * 512);
+    qgen_words16<4>(w + 0, qgen_shared + skip, from0 + 128 + half * 512);
+    qgen_words16<4>(w + 4, qgen_shared + skip, from0 + 1152 + half * 512);
     q[0] = qgen_table16(w[0], kTable0, kTable1, kTable2, kTable3);
     q[1] = qgen_table16(w[0] >> 16, kTable0, kTable1, kTable2, kTable3);
     q[2] = qgen_table16(w[1], kTable0, kTable1, kTable2, kTable3);
@@ -62,25 +62,25 @@ __device__ __forceinline__ void block_codes(int b, [[maybe_unused]] int row, [[m
 }
 
 // Four integer scales sc of the row, as thread t of a quad holds them.
-template <int half>
+template <int half, int skip = 0>
 __device__ __forceinline__ uint32_t scale_word_sc(int b, [[maybe_unused]] int row, [[maybe_unused]] int t) {
     [[maybe_unused]] const int from0 = qgen_keep(b + 64 * row + 16 * t);
     [[maybe_unused]] const int from1 = qgen_keep(b + 8 * row);
     [[maybe_unused]] const int from2 = qgen_keep(b + 8 * row + 2 * (t >> 0 & 1));
     [[maybe_unused]] const int from3 = qgen_keep(b + 8 * row + 1 * (t >> 0 & 1));
 
-    return (((qgen_spread<4>(qgen_word1(qgen_shared, from2 + 4 + half * 64) >> 0) | qgen_spread<2>(qgen_word1(qgen_shared, from3 + 2 + half * 64) >> 0) << 4) | 0x80808080u) - 0x20202020u) ^ 0x80808080u;
+    return (((qgen_spread<4>(qgen_word1(qgen_shared + skip, from2 + 4 + half * 64) >> 0) | qgen_spread<2>(qgen_word1(qgen_shared + skip, from3 + 2 + half * 64) >> 0) << 4) | 0x80808080u) - 0x20202020u) ^ 0x80808080u;
 }
 
 // The float factor of the row that f0_0 holds.
-template <int half>
+template <int half, int skip = 0>
 __device__ __forceinline__ float factor_0_0(int b, [[maybe_unused]] int row, [[maybe_unused]] int t) {
     [[maybe_unused]] const int from0 = qgen_keep(b + 64 * row + 16 * t);
     [[maybe_unused]] const int from1 = qgen_keep(b + 8 * row);
     [[maybe_unused]] const int from2 = qgen_keep(b + 8 * row + 2 * (t >> 0 & 1));
     [[maybe_unused]] const int from3 = qgen_keep(b + 8 * row + 1 * (t >> 0 & 1));
 
-    return qgen_f16_to_f32(*(const uint16_t*)(qgen_shared + from1 + 0 + half * 64));
+    return qgen_f16_to_f32(*(const uint16_t*)(qgen_shared + skip + from1 + 0 + half * 64));
 }
 
 // What a thread needs of one activation record: codes of token g, the rest of tokens 2t and 2t + 1.

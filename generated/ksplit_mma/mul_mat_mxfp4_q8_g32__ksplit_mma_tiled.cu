@@ -13,6 +13,7 @@
 // integers    exact: no sum of a unit exceeds 48768
 //
 #include "qgen_mma.cuh"
+#include "qgen_single.cuh"
 #include "qgen_split.cuh"
 #include "qgen_tiles.cuh"
 
@@ -34,25 +35,25 @@ constexpr uint32_t kTable0 = 0x03020100u;
 constexpr uint32_t kTable1 = 0x0c080604u;
 constexpr uint32_t kTable2 = 0xfdfeff00u;
 constexpr uint32_t kTable3 = 0xf4f8fafcu;
-// The code words of thread t for one block of row `row` + 8 * half of a tile, which starts at byte b of shared memory.
-template <int half>
+// The code words of thread t for one block of row `row` + 8 * half of a tile, which starts at byte b + skip of shared memory.
+template <int half, int skip = 0>
 __device__ __forceinline__ void block_codes(int b, [[maybe_unused]] int row, [[maybe_unused]] int t, uint32_t* q) {
     [[maybe_unused]] const int from0 = qgen_keep(b + 16 * row + 4 * t);
     [[maybe_unused]] const int from1 = qgen_keep(b + 1 * row);
 
     uint32_t w[1];
-    qgen_words4<1>(w + 0, qgen_shared, from0 + 0 + half * 128);
+    qgen_words4<1>(w + 0, qgen_shared + skip, from0 + 0 + half * 128);
     q[0] = qgen_table16(w[0], kTable0, kTable1, kTable2, kTable3);
     q[1] = qgen_table16(w[0] >> 16, kTable0, kTable1, kTable2, kTable3);
 }
 
 // The float factor of the row that f0_0 holds.
-template <int half>
+template <int half, int skip = 0>
 __device__ __forceinline__ float factor_0_0(int b, [[maybe_unused]] int row, [[maybe_unused]] int t) {
     [[maybe_unused]] const int from0 = qgen_keep(b + 16 * row + 4 * t);
     [[maybe_unused]] const int from1 = qgen_keep(b + 1 * row);
 
-    return qgen_e8m0_half_to_f32(*(const uint8_t*)(qgen_shared + from1 + 256 + half * 8));
+    return qgen_e8m0_half_to_f32(*(const uint8_t*)(qgen_shared + skip + from1 + 256 + half * 8));
 }
 
 constexpr int kColumns = 8;                             // blocks whose sums one instruction keeps apart
@@ -60,122 +61,90 @@ constexpr int kRows = 32 / kColumns;                      // warps of a CTA: col
 
 // Where what belongs to one block and the CTA's token lies in the records: codes of thread t, and the rest.
 struct BlockRecord {
-    const uint8_t *codes, *rest;
-    int unit;  // the block's first float step in its bundle
+    const uint8_t *codes, *scales;
 
     __device__ __forceinline__ BlockRecord(const uint8_t* records, int block, int token, int t) {
-        const int j = block / kSplit % kBundle;
+        const int j = block / kSplit % kBundle, unit = j * kBlockUnits, pair = token % 8 / 2;
         const uint8_t* record = records + (block / (kSplit * kBundle) * kSplit + block % kSplit) * kRecordBytes;
         codes = qgen_keep(record + j * kCodeWords / 4 * 512 + token % 8 * 64 + t * 16 + j * kCodeWords % 4 * 4);
-        rest = record;
-        unit = j * kBlockUnits;
+        scales = qgen_keep(record + 1024 + (pair * kScales + unit * kScales / kUnits) * 8 + token % 2 * 4);
     }
 };
 
-// y[token][row] of one token for this CTA's share of the row tiles. Every thread keeps the slices of rows g and g + 8 in
-// blocks 2t and 2t + 1 of its warp's eight.
-template <int stages>
-__device__ __forceinline__ void single(const uint8_t* weight, int rows, int blocks, const uint8_t* activation, float* y,
-                                       int64_t y_stride) {
-    constexpr int stage_blocks = kRows * kColumns, slot_bytes = stage_blocks * kTileBytes;
-    using Ring = qgen_tile_ring<kRows, stages, slot_bytes>;
-
-    const int lane = qgen_keep((int)threadIdx.x % 32), t = qgen_keep(lane % 4), row = qgen_keep(lane / 4);
-    const int warp = __shfl_sync(0xffffffffu, (int)threadIdx.x / 32, 0);  // so that the compiler sees a branch on it as one
-    const int stage_count = (blocks + stage_blocks - 1) / stage_blocks;
-    float* partial = (float*)(qgen_shared + Ring::bytes);
-    uint64_t* barriers = (uint64_t*)(partial + kRows * 16);
-    Ring ring(barriers);
-    const qgen_handover<kRows, 1> handover(barriers + 2 * stages, true, warp, lane);
-    __syncthreads();
-
-    const qgen_share share((rows + 15) / 16);
-    const bool brief = share.end - share.begin <= 1;
-    if (!brief) qgen_let_next_begin();
-    const int64_t row_bytes = (int64_t)blocks * kTileBytes;  // of a row tile
-    int ahead_tile = share.begin, ahead_stage = 0, turn = 0;  // turn: of the warp that makes the next request
-    auto request = [&]() {
-        if (turn == warp && ahead_tile < share.end)
-            ring.template fill<1>(weight + ahead_tile * row_bytes + (int64_t)ahead_stage * slot_bytes, row_bytes, 1,
-                                  min(blocks - ahead_stage * stage_blocks, stage_blocks) * kTileBytes, lane);
-        ring.ask();
-        if (++turn == kRows) turn = 0;
-        if (++ahead_stage == stage_count) ahead_stage = 0, ++ahead_tile;
-    };
-#pragma unroll 1
-    for (int i = 0; i < Ring::ahead; ++i) request();
-
+// The records of the column tile that `token` is in.
+__device__ __forceinline__ const uint8_t* records_of(const uint8_t* activation, int blocks, int token) {
     const int bundles = (blocks + kSplit * kBundle - 1) / (kSplit * kBundle) * kSplit;
-    const int token = blockIdx.y;
-    const uint8_t* records = activation + token / 8 * ((int64_t)bundles * kRecordBytes);
+    return activation + token / 8 * ((int64_t)bundles * kRecordBytes);
+}
+
+// Every thread keeps the slices of rows g and g + 8 in blocks 2t and 2t + 1 of its warp's eight.
+struct SingleWork {
+    static constexpr int stage_blocks = kRows * kColumns;
+
+    const int t, row, warp;
     // Column g is this thread's for codes; columns 2t and 2t + 1 are for all the rest.
-    const int first[3] = {warp + kRows * row, warp + kRows * (2 * t), warp + kRows * (2 * t + 1)};
-    const BlockRecord own(records, first[0], token, t);
-    const BlockRecord sides[2] = {BlockRecord(records, first[1], token, t), BlockRecord(records, first[2], token, t)};
+    const int first[3];
+    const BlockRecord own, sides[2];
     uint32_t mine[kColumns];  // all ones for the thread's own column
+    float sum[2][2];          // [block 2t or 2t + 1][row g or g + 8]
+    uint32_t x[(kCodeWords + 3) / 4 * 4];
+    float dx[kBlockUnits][2];
+    __device__ __forceinline__ SingleWork(const uint8_t* activation, int blocks, int token, int warp, int t, int row)
+        : t(t), row(row), warp(warp), first{warp + kRows * row, warp + kRows * (2 * t), warp + kRows * (2 * t + 1)},
+          own(records_of(activation, blocks, token), first[0], token, t),
+          sides{BlockRecord(records_of(activation, blocks, token), first[1], token, t), BlockRecord(records_of(activation, blocks, token), first[2], token, t)} {
 #pragma unroll
-    for (int c = 0; c < kColumns; ++c) mine[c] = (uint32_t)qgen_keep(row == c ? -1 : 0);
-    const int row_end = min(rows, share.end * 16);
-    // Adds up the warps of result `number`, rows from `tile` on, a row a thread.
-    auto finish = [&](int number, int tile) {
-        if (warp != number % kRows) return;
-        handover.before_add(number);
-        float v[kRows];
+        for (int c = 0; c < kColumns; ++c) mine[c] = (uint32_t)qgen_keep(row == c ? -1 : 0);
+    }
+
+    __device__ __forceinline__ void begin() { sum[0][0] = sum[0][1] = sum[1][0] = sum[1][1] = 0.0f; }
+
+    __device__ __forceinline__ void load(int stage, int left) {
+        const int64_t skip = (int64_t)(stage * (stage_blocks / kBundle)) * kRecordBytes;
 #pragma unroll
-        for (int w = 0; w < kRows; ++w) v[w] = partial[w * 16 + lane % 16];
-        const float total = qgen_halving_sum<kRows>(v);
-        if (lane < 16 && tile + lane < row_end) qgen_store_f32(y + token * y_stride + tile + lane, total);
-        handover.after_add();
-    };
-    qgen_wait_for_inputs();
-    int number = 0;
-    for (int tile = share.begin * 16; tile < row_end; tile += 16) {
-        float sum[2][2] = {};  // [block 2t or 2t + 1][row g or g + 8]
-#pragma unroll 1
-        for (int stage = 0; stage < stage_count; ++stage) {
-            const int64_t skip = (int64_t)(stage * (stage_blocks / kBundle)) * kRecordBytes;
-            const int left = blocks - stage * stage_blocks;
-            uint32_t x[(kCodeWords + 3) / 4 * 4] = {};
-            if (first[0] < left) qgen_load_codes<kCodeWords>(x, own.codes + skip);
-            float dx[kBlockUnits][2];
+        for (uint32_t& word : x) word = 0;
+        if (first[0] < left) qgen_load_codes<kCodeWords>(x, own.codes + skip);
 #pragma unroll
-            for (int side = 0; side < 2; ++side) {
-                const bool here = first[1 + side] < left;
+        for (int side = 0; side < 2; ++side) {
+            const bool here = first[1 + side] < left;
 #pragma unroll
-                for (int u = 0; u < kBlockUnits; ++u) {
-                    const int pair = token % 8 / 2, unit = sides[side].unit + u;
-                    const uint8_t* rest = sides[side].rest + skip + token % 2 * 4;
-                    dx[u][side] = here ? qgen_load_f32((const float*)(rest + 1024 + (pair * kScales + unit * kScales / kUnits) * 8)) : 0.0f;
-                }
+            for (int u = 0; u < kBlockUnits; ++u) {
+                dx[u][side] = here ? qgen_load_f32((const float*)(sides[side].scales + skip + u * kScales / kUnits * 8)) : 0.0f;
             }
-            const int slot = ring.wait();
-            request();
-            int total[kBlockUnits][4];
-#pragma unroll
-            for (int u = 0; u < kBlockUnits; ++u)
-#pragma unroll
-                for (int i = 0; i < 4; ++i) total[u][i] = 0;
-#pragma unroll
-            for (int c = 0; c < kColumns; ++c) {
-                const int place = slot + (warp + kRows * c) * kTileBytes;
-                uint32_t q[2][kCodeWords];
-                block_codes<0>(place, row, t, q[0]);
-                block_codes<1>(place, row, t, q[1]);
-                qgen_mma_k32(total[0], q[0][0], q[1][0], q[0][1], q[1][1], x[0] & mine[c], x[1] & mine[c]);
-            }
-#pragma unroll
-            for (int side = 0; side < 2; ++side) {
-                if (first[1 + side] >= left) continue;
-                const int place = slot + first[1 + side] * kTileBytes;
-#pragma unroll
-                for (int h = 0; h < 2; ++h)
-                    sum[side][h] = __fmaf_rn(__fmul_rn(h ? factor_0_0<1>(place, row, t) : factor_0_0<0>(place, row, t), dx[0][side]), __int2float_rn(total[0][2 * h + side]), sum[side][h]);
-            }
-            ring.release(lane);
-            if (stage == 0 && number > 0) finish(number - 1, tile - 16);
         }
-        if (brief) qgen_let_next_begin();
-        handover.before_write(number);
+    }
+
+    __device__ __forceinline__ void add(int slot, int left) {
+        int total[kBlockUnits][4];
+#pragma unroll
+        for (int u = 0; u < kBlockUnits; ++u)
+#pragma unroll
+            for (int i = 0; i < 4; ++i) total[u][i] = 0;
+        add_columns<0>(slot + warp * kTileBytes, total);
+#pragma unroll
+        for (int side = 0; side < 2; ++side) {
+            if (first[1 + side] >= left) continue;
+            const int place = slot + first[1 + side] * kTileBytes;
+#pragma unroll
+            for (int h = 0; h < 2; ++h)
+                sum[side][h] = __fmaf_rn(__fmul_rn(h ? factor_0_0<1>(place, row, t) : factor_0_0<0>(place, row, t), dx[0][side]), __int2float_rn(total[0][2 * h + side]), sum[side][h]);
+        }
+    }
+
+    // total += the products of columns c .. 7, whose blocks lie from byte `slot` on. A compile-time c makes the way from one
+    // block to the next a part of the load's address.
+    template <int c>
+    __device__ __forceinline__ void add_columns(int slot, int (&total)[kBlockUnits][4]) const {
+        if constexpr (c < kColumns) {
+            uint32_t q[2][kCodeWords];
+            block_codes<0, c * kRows * kTileBytes>(slot, row, t, q[0]);
+            block_codes<1, c * kRows * kTileBytes>(slot, row, t, q[1]);
+            qgen_mma_k32(total[0], q[0][0], q[1][0], q[0][1], q[1][1], x[0] & mine[c], x[1] & mine[c]);
+            add_columns<c + 1>(slot, total);
+        }
+    }
+
+    __device__ __forceinline__ void store(float* terms) {
         // Slice w + kRows * c takes the one half of the columns further on, then a quarter, then an eighth.
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
@@ -184,13 +153,10 @@ __device__ __forceinline__ void single(const uint8_t* weight, int rows, int bloc
                 sum[side][h] = __fadd_rn(sum[side][h], __shfl_xor_sync(0xffffffffu, sum[side][h], 2));
                 sum[side][h] = __fadd_rn(sum[side][h], __shfl_xor_sync(0xffffffffu, sum[side][h], 1));
             }
-            if (t == 0) partial[warp * 16 + row + 8 * h] = __fadd_rn(sum[0][h], sum[1][h]);
+            if (t == 0) terms[row + 8 * h] = __fadd_rn(sum[0][h], sum[1][h]);
         }
-        handover.after_write();
-        ++number;
     }
-    if (number > 0) finish(number - 1, share.begin * 16 + (number - 1) * 16);
-}
+};
 
 // What a thread needs of one activation record: codes of token g, the rest of tokens 2t and 2t + 1.
 struct Record {
@@ -405,7 +371,7 @@ __device__ __forceinline__ void ksplit(const uint8_t* weight, int rows, int bloc
 extern "C" __global__ void __launch_bounds__(128, kRoomy ? 4 : 1)
 mul_mat_mxfp4_q8_g32_t1__ksplit_mma_tiled_w4(const uint8_t* __restrict__ weight, int rows, int blocks, int tokens,
     const uint8_t* __restrict__ activation, float* __restrict__ y, int64_t y_stride) {
-    single<4>(weight, rows, blocks, activation, y, y_stride);
+    qgen_single<SingleWork, 4, 4, kTileBytes>(weight, rows, blocks, activation, y, y_stride);
 }
 #endif
 // capacity 8 tokens, 16 rows a CTA, 8 warps, 64 blocks of K a stage, 4 stages; 74832 bytes of shared memory

@@ -28,15 +28,15 @@ constexpr int kScales = 1;       // activation scales of a token and bundle
 constexpr int kRecordBytes = 2336; // activation record of a bundle and column tile: codes, scales, starts, sums
 // Other architectures' compilers want more registers for this text: one row tile a warp there, and one CTA at a time.
 constexpr bool kRoomy = __CUDA_ARCH__ == 900;
-// The code words of thread t for one block of row `row` + 8 * half of a tile, which starts at byte b of shared memory.
-template <int half>
+// The code words of thread t for one block of row `row` + 8 * half of a tile, which starts at byte b + skip of shared memory.
+template <int half, int skip = 0>
 __device__ __forceinline__ void block_codes(int b, [[maybe_unused]] int row, [[maybe_unused]] int t, uint32_t* q) {
     [[maybe_unused]] const int from0 = qgen_keep(b + 64 * row + 16 * t);
     [[maybe_unused]] const int from1 = qgen_keep(b + 4 * row);
     [[maybe_unused]] const int from2 = qgen_keep(b + 16 * row + 4 * t);
 
     uint32_t w[4];
-    qgen_words16<4>(w + 0, qgen_shared, from0 + 256 + half * 512);
+    qgen_words16<4>(w + 0, qgen_shared + skip, from0 + 256 + half * 512);
     q[0] = ((w[0] & 0x03030303u));
     q[2] = ((w[0] >> 2 & 0x03030303u));
     q[4] = ((w[0] >> 4 & 0x03030303u));
@@ -56,43 +56,43 @@ __device__ __forceinline__ void block_codes(int b, [[maybe_unused]] int row, [[m
 }
 
 // Four integer scales sc of the row, as thread t of a quad holds them.
-template <int half>
+template <int half, int skip = 0>
 __device__ __forceinline__ uint32_t scale_word_sc(int b, [[maybe_unused]] int row, [[maybe_unused]] int t) {
     [[maybe_unused]] const int from0 = qgen_keep(b + 64 * row + 16 * t);
     [[maybe_unused]] const int from1 = qgen_keep(b + 4 * row);
     [[maybe_unused]] const int from2 = qgen_keep(b + 16 * row + 4 * t);
 
-    return (qgen_word4(qgen_shared, from2 + 0 + half * 128) >> 0 & 0x0f0f0f0fu);
+    return (qgen_word4(qgen_shared + skip, from2 + 0 + half * 128) >> 0 & 0x0f0f0f0fu);
 }
 
 // Four integer scales mn of the row, as thread t of a quad holds them.
-template <int half>
+template <int half, int skip = 0>
 __device__ __forceinline__ uint32_t scale_word_mn(int b, [[maybe_unused]] int row, [[maybe_unused]] int t) {
     [[maybe_unused]] const int from0 = qgen_keep(b + 64 * row + 16 * t);
     [[maybe_unused]] const int from1 = qgen_keep(b + 4 * row);
     [[maybe_unused]] const int from2 = qgen_keep(b + 16 * row + 4 * t);
 
-    return (qgen_word4(qgen_shared, from2 + 0 + half * 128) >> 4 & 0x0f0f0f0fu);
+    return (qgen_word4(qgen_shared + skip, from2 + 0 + half * 128) >> 4 & 0x0f0f0f0fu);
 }
 
 // The float factor of the row that f0_0 holds.
-template <int half>
+template <int half, int skip = 0>
 __device__ __forceinline__ float factor_0_0(int b, [[maybe_unused]] int row, [[maybe_unused]] int t) {
     [[maybe_unused]] const int from0 = qgen_keep(b + 64 * row + 16 * t);
     [[maybe_unused]] const int from1 = qgen_keep(b + 4 * row);
     [[maybe_unused]] const int from2 = qgen_keep(b + 16 * row + 4 * t);
 
-    return qgen_f16_to_f32(*(const uint16_t*)(qgen_shared + from1 + 1280 + half * 32));
+    return qgen_f16_to_f32(*(const uint16_t*)(qgen_shared + skip + from1 + 1280 + half * 32));
 }
 
 // The float factor of the row that f0_1 holds.
-template <int half>
+template <int half, int skip = 0>
 __device__ __forceinline__ float factor_0_1(int b, [[maybe_unused]] int row, [[maybe_unused]] int t) {
     [[maybe_unused]] const int from0 = qgen_keep(b + 64 * row + 16 * t);
     [[maybe_unused]] const int from1 = qgen_keep(b + 4 * row);
     [[maybe_unused]] const int from2 = qgen_keep(b + 16 * row + 4 * t);
 
-    return qgen_f16_to_f32(*(const uint16_t*)(qgen_shared + from1 + 1282 + half * 32));
+    return qgen_f16_to_f32(*(const uint16_t*)(qgen_shared + skip + from1 + 1282 + half * 32));
 }
 
 // What a thread needs of one activation record: codes of token g, the rest of tokens 2t and 2t + 1.

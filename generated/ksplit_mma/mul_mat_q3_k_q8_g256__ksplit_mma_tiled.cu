@@ -28,8 +28,8 @@ constexpr int kScales = 1;       // activation scales of a token and bundle
 constexpr int kRecordBytes = 2336; // activation record of a bundle and column tile: codes, scales, starts, sums
 // Other architectures' compilers want more registers for this text: one row tile a warp there, and one CTA at a time.
 constexpr bool kRoomy = __CUDA_ARCH__ == 900;
-// The code words of thread t for one block of row `row` + 8 * half of a tile, which starts at byte b of shared memory.
-template <int half>
+// The code words of thread t for one block of row `row` + 8 * half of a tile, which starts at byte b + skip of shared memory.
+template <int half, int skip = 0>
 __device__ __forceinline__ void block_codes(int b, [[maybe_unused]] int row, [[maybe_unused]] int t, uint32_t* q) {
     [[maybe_unused]] const int lane0 = 0 + 4 * (t >> 1 & 1);
     [[maybe_unused]] const int lane1 = 0 + 2 * t;
@@ -40,8 +40,8 @@ __device__ __forceinline__ void block_codes(int b, [[maybe_unused]] int row, [[m
     [[maybe_unused]] const int from4 = qgen_keep(b + 12 * row);
 
     uint32_t w[6];
-    qgen_words16<4>(w + 0, qgen_shared, from0 + 192 + half * 512);
-    qgen_words8<2>(w + 4, qgen_shared, from1 + 1216 + half * 256);
+    qgen_words16<4>(w + 0, qgen_shared + skip, from0 + 192 + half * 512);
+    qgen_words8<2>(w + 4, qgen_shared + skip, from1 + 1216 + half * 256);
     q[0] = ((w[2] & 0x03030303u) | (w[0] << 2 & 0x04040404u));
     q[2] = ((w[2] >> 2 & 0x03030303u) | (w[0] << 1 & 0x04040404u));
     q[4] = ((w[2] >> 4 & 0x03030303u) | (w[0] & 0x04040404u));
@@ -61,7 +61,7 @@ __device__ __forceinline__ void block_codes(int b, [[maybe_unused]] int row, [[m
 }
 
 // Four integer scales sc of the row, as thread t of a quad holds them.
-template <int half>
+template <int half, int skip = 0>
 __device__ __forceinline__ uint32_t scale_word_sc(int b, [[maybe_unused]] int row, [[maybe_unused]] int t) {
     [[maybe_unused]] const int lane0 = 0 + 4 * (t >> 1 & 1);
     [[maybe_unused]] const int lane1 = 0 + 2 * t;
@@ -71,11 +71,11 @@ __device__ __forceinline__ uint32_t scale_word_sc(int b, [[maybe_unused]] int ro
     [[maybe_unused]] const int from3 = qgen_keep(b + 12 * row + 4 * (t >> 0 & 1));
     [[maybe_unused]] const int from4 = qgen_keep(b + 12 * row);
 
-    return ((((qgen_word4(qgen_shared, from3 + 0 + half * 96) >> lane0 & 0x0f0f0f0fu) | (qgen_word4(qgen_shared, from4 + 8 + half * 96) >> lane1 & 0x03030303u) << 4) | 0x80808080u) - 0x20202020u) ^ 0x80808080u;
+    return ((((qgen_word4(qgen_shared + skip, from3 + 0 + half * 96) >> lane0 & 0x0f0f0f0fu) | (qgen_word4(qgen_shared + skip, from4 + 8 + half * 96) >> lane1 & 0x03030303u) << 4) | 0x80808080u) - 0x20202020u) ^ 0x80808080u;
 }
 
 // The float factor of the row that f0_0 holds.
-template <int half>
+template <int half, int skip = 0>
 __device__ __forceinline__ float factor_0_0(int b, [[maybe_unused]] int row, [[maybe_unused]] int t) {
     [[maybe_unused]] const int lane0 = 0 + 4 * (t >> 1 & 1);
     [[maybe_unused]] const int lane1 = 0 + 2 * t;
@@ -85,7 +85,7 @@ __device__ __forceinline__ float factor_0_0(int b, [[maybe_unused]] int row, [[m
     [[maybe_unused]] const int from3 = qgen_keep(b + 12 * row + 4 * (t >> 0 & 1));
     [[maybe_unused]] const int from4 = qgen_keep(b + 12 * row);
 
-    return qgen_f16_to_f32(*(const uint16_t*)(qgen_shared + from2 + 1728 + half * 16));
+    return qgen_f16_to_f32(*(const uint16_t*)(qgen_shared + skip + from2 + 1728 + half * 16));
 }
 
 // What a thread needs of one activation record: codes of token g, the rest of tokens 2t and 2t + 1.

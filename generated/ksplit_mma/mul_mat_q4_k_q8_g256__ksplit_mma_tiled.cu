@@ -28,8 +28,8 @@ constexpr int kScales = 1;       // activation scales of a token and bundle
 constexpr int kRecordBytes = 2336; // activation record of a bundle and column tile: codes, scales, starts, sums
 // Other architectures' compilers want more registers for this text: one row tile a warp there, and one CTA at a time.
 constexpr bool kRoomy = __CUDA_ARCH__ == 900;
-// The code words of thread t for one block of row `row` + 8 * half of a tile, which starts at byte b of shared memory.
-template <int half>
+// The code words of thread t for one block of row `row` + 8 * half of a tile, which starts at byte b + skip of shared memory.
+template <int half, int skip = 0>
 __device__ __forceinline__ void block_codes(int b, [[maybe_unused]] int row, [[maybe_unused]] int t, uint32_t* q) {
     [[maybe_unused]] const int lane0 = 4 + 2 * (t >> 0 & 1);
     [[maybe_unused]] const int lane1 = 0 + 4 * (t >> 0 & 1);
@@ -39,8 +39,8 @@ __device__ __forceinline__ void block_codes(int b, [[maybe_unused]] int row, [[m
     [[maybe_unused]] const int from3 = qgen_keep(b + 16 * row + 4 * (t >> 0 & 1));
 
     uint32_t w[8];
-    qgen_words16<4>(w + 0, qgen_shared, from0 + 256 + half * 512);
-    qgen_words16<4>(w + 4, qgen_shared, from0 + 1280 + half * 512);
+    qgen_words16<4>(w + 0, qgen_shared + skip, from0 + 256 + half * 512);
+    qgen_words16<4>(w + 4, qgen_shared + skip, from0 + 1280 + half * 512);
     q[0] = ((w[0] & 0x0f0f0f0fu));
     q[2] = ((w[0] >> 4 & 0x0f0f0f0fu));
     q[1] = ((w[1] & 0x0f0f0f0fu));
@@ -60,7 +60,7 @@ __device__ __forceinline__ void block_codes(int b, [[maybe_unused]] int row, [[m
 }
 
 // Four integer scales sc of the row, as thread t of a quad holds them.
-template <int half>
+template <int half, int skip = 0>
 __device__ __forceinline__ uint32_t scale_word_sc(int b, [[maybe_unused]] int row, [[maybe_unused]] int t) {
     [[maybe_unused]] const int lane0 = 4 + 2 * (t >> 0 & 1);
     [[maybe_unused]] const int lane1 = 0 + 4 * (t >> 0 & 1);
@@ -69,11 +69,11 @@ __device__ __forceinline__ uint32_t scale_word_sc(int b, [[maybe_unused]] int ro
     [[maybe_unused]] const int from2 = qgen_keep(b + 16 * row + 8 * (t >> 0 & 1));
     [[maybe_unused]] const int from3 = qgen_keep(b + 16 * row + 4 * (t >> 0 & 1));
 
-    return (qgen_word4(qgen_shared, from2 + 4 + half * 128) >> 0 & 0x0f0f0f0fu) | (qgen_word4(qgen_shared, from1 + 4 + half * 128) >> lane0 & 0x03030303u) << 4;
+    return (qgen_word4(qgen_shared + skip, from2 + 4 + half * 128) >> 0 & 0x0f0f0f0fu) | (qgen_word4(qgen_shared + skip, from1 + 4 + half * 128) >> lane0 & 0x03030303u) << 4;
 }
 
 // Four integer scales mn of the row, as thread t of a quad holds them.
-template <int half>
+template <int half, int skip = 0>
 __device__ __forceinline__ uint32_t scale_word_mn(int b, [[maybe_unused]] int row, [[maybe_unused]] int t) {
     [[maybe_unused]] const int lane0 = 4 + 2 * (t >> 0 & 1);
     [[maybe_unused]] const int lane1 = 0 + 4 * (t >> 0 & 1);
@@ -82,11 +82,11 @@ __device__ __forceinline__ uint32_t scale_word_mn(int b, [[maybe_unused]] int ro
     [[maybe_unused]] const int from2 = qgen_keep(b + 16 * row + 8 * (t >> 0 & 1));
     [[maybe_unused]] const int from3 = qgen_keep(b + 16 * row + 4 * (t >> 0 & 1));
 
-    return (qgen_word4(qgen_shared, from3 + 8 + half * 128) >> lane1 & 0x0f0f0f0fu) | (qgen_word4(qgen_shared, from1 + 8 + half * 128) >> lane0 & 0x03030303u) << 4;
+    return (qgen_word4(qgen_shared + skip, from3 + 8 + half * 128) >> lane1 & 0x0f0f0f0fu) | (qgen_word4(qgen_shared + skip, from1 + 8 + half * 128) >> lane0 & 0x03030303u) << 4;
 }
 
 // The float factor of the row that f0_0 holds.
-template <int half>
+template <int half, int skip = 0>
 __device__ __forceinline__ float factor_0_0(int b, [[maybe_unused]] int row, [[maybe_unused]] int t) {
     [[maybe_unused]] const int lane0 = 4 + 2 * (t >> 0 & 1);
     [[maybe_unused]] const int lane1 = 0 + 4 * (t >> 0 & 1);
@@ -95,11 +95,11 @@ __device__ __forceinline__ float factor_0_0(int b, [[maybe_unused]] int row, [[m
     [[maybe_unused]] const int from2 = qgen_keep(b + 16 * row + 8 * (t >> 0 & 1));
     [[maybe_unused]] const int from3 = qgen_keep(b + 16 * row + 4 * (t >> 0 & 1));
 
-    return qgen_f16_to_f32(*(const uint16_t*)(qgen_shared + from1 + 0 + half * 128));
+    return qgen_f16_to_f32(*(const uint16_t*)(qgen_shared + skip + from1 + 0 + half * 128));
 }
 
 // The float factor of the row that f0_1 holds.
-template <int half>
+template <int half, int skip = 0>
 __device__ __forceinline__ float factor_0_1(int b, [[maybe_unused]] int row, [[maybe_unused]] int t) {
     [[maybe_unused]] const int lane0 = 4 + 2 * (t >> 0 & 1);
     [[maybe_unused]] const int lane1 = 0 + 4 * (t >> 0 & 1);
@@ -108,7 +108,7 @@ __device__ __forceinline__ float factor_0_1(int b, [[maybe_unused]] int row, [[m
     [[maybe_unused]] const int from2 = qgen_keep(b + 16 * row + 8 * (t >> 0 & 1));
     [[maybe_unused]] const int from3 = qgen_keep(b + 16 * row + 4 * (t >> 0 & 1));
 
-    return qgen_f16_to_f32(*(const uint16_t*)(qgen_shared + from1 + 2 + half * 128));
+    return qgen_f16_to_f32(*(const uint16_t*)(qgen_shared + skip + from1 + 2 + half * 128));
 }
 
 // What a thread needs of one activation record: codes of token g, the rest of tokens 2t and 2t + 1.

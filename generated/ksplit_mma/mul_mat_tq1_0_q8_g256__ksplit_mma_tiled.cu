@@ -29,8 +29,8 @@ constexpr int kUnits = 1;        // float steps of a bundle
 constexpr int kRecordBytes = 2144; // activation record of a bundle and column tile: codes, scales, starts, sums
 // Other architectures' compilers want more registers for this text: one row tile a warp there, and one CTA at a time.
 constexpr bool kRoomy = __CUDA_ARCH__ == 900;
-// The code words of thread t for one block of row `row` + 8 * half of a tile, which starts at byte b of shared memory.
-template <int half>
+// The code words of thread t for one block of row `row` + 8 * half of a tile, which starts at byte b + skip of shared memory.
+template <int half, int skip = 0>
 __device__ __forceinline__ void block_codes(int b, [[maybe_unused]] int row, [[maybe_unused]] int t, uint32_t* q) {
     [[maybe_unused]] const int from0 = qgen_keep(b + 4 * row + 1 * t);
     [[maybe_unused]] const int from1 = qgen_keep(b + 32 * row + 8 * t);
@@ -38,8 +38,8 @@ __device__ __forceinline__ void block_codes(int b, [[maybe_unused]] int row, [[m
     [[maybe_unused]] const int from3 = qgen_keep(b + 2 * row);
 
     uint32_t w[3];
-    qgen_words8<2>(w + 0, qgen_shared, from1 + 0 + half * 256);
-    qgen_words4<1>(w + 2, qgen_shared, from2 + 512 + half * 128);
+    qgen_words8<2>(w + 0, qgen_shared + skip, from1 + 0 + half * 256);
+    qgen_words4<1>(w + 2, qgen_shared + skip, from2 + 512 + half * 128);
     {
         // Digit n of a byte is p(n) - 3 p(n-1), where p(n) is the value of its first n digits.
         const uint32_t even = w[0] & 0x00ff00ffu, odd = w[0] >> 8 & 0x00ff00ffu;
@@ -84,21 +84,21 @@ __device__ __forceinline__ void block_codes(int b, [[maybe_unused]] int row, [[m
     }
     {
         // The leading digit values of one byte, lowest first; subtracting the shifted word leaves its digits.
-        const uint32_t v = qgen_shared[from0 + 768 + half * 32];
+        const uint32_t v = (qgen_shared + skip)[from0 + 768 + half * 32];
         const uint32_t p = __byte_perm(v * 589827u, v * 5308443u, 0x7531u);
         q[15] = p - 3u * (p << 8);
     }
 }
 
 // The float factor of the row that f0_0 holds.
-template <int half>
+template <int half, int skip = 0>
 __device__ __forceinline__ float factor_0_0(int b, [[maybe_unused]] int row, [[maybe_unused]] int t) {
     [[maybe_unused]] const int from0 = qgen_keep(b + 4 * row + 1 * t);
     [[maybe_unused]] const int from1 = qgen_keep(b + 32 * row + 8 * t);
     [[maybe_unused]] const int from2 = qgen_keep(b + 16 * row + 4 * t);
     [[maybe_unused]] const int from3 = qgen_keep(b + 2 * row);
 
-    return qgen_f16_to_f32(*(const uint16_t*)(qgen_shared + from3 + 832 + half * 16));
+    return qgen_f16_to_f32(*(const uint16_t*)(qgen_shared + skip + from3 + 832 + half * 16));
 }
 
 // What a thread needs of one activation record: codes of token g, the rest of tokens 2t and 2t + 1.

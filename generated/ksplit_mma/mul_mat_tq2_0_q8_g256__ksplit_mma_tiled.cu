@@ -29,14 +29,14 @@ constexpr int kUnits = 1;        // float steps of a bundle
 constexpr int kRecordBytes = 2144; // activation record of a bundle and column tile: codes, scales, starts, sums
 // Other architectures' compilers want more registers for this text: one row tile a warp there, and one CTA at a time.
 constexpr bool kRoomy = __CUDA_ARCH__ == 900;
-// The code words of thread t for one block of row `row` + 8 * half of a tile, which starts at byte b of shared memory.
-template <int half>
+// The code words of thread t for one block of row `row` + 8 * half of a tile, which starts at byte b + skip of shared memory.
+template <int half, int skip = 0>
 __device__ __forceinline__ void block_codes(int b, [[maybe_unused]] int row, [[maybe_unused]] int t, uint32_t* q) {
     [[maybe_unused]] const int from0 = qgen_keep(b + 64 * row + 16 * t);
     [[maybe_unused]] const int from1 = qgen_keep(b + 2 * row);
 
     uint32_t w[4];
-    qgen_words16<4>(w + 0, qgen_shared, from0 + 0 + half * 512);
+    qgen_words16<4>(w + 0, qgen_shared + skip, from0 + 0 + half * 512);
     q[0] = ((w[0] & 0x03030303u));
     q[1] = ((w[0] >> 2 & 0x03030303u));
     q[2] = ((w[0] >> 4 & 0x03030303u));
@@ -56,12 +56,12 @@ __device__ __forceinline__ void block_codes(int b, [[maybe_unused]] int row, [[m
 }
 
 // The float factor of the row that f0_0 holds.
-template <int half>
+template <int half, int skip = 0>
 __device__ __forceinline__ float factor_0_0(int b, [[maybe_unused]] int row, [[maybe_unused]] int t) {
     [[maybe_unused]] const int from0 = qgen_keep(b + 64 * row + 16 * t);
     [[maybe_unused]] const int from1 = qgen_keep(b + 2 * row);
 
-    return qgen_f16_to_f32(*(const uint16_t*)(qgen_shared + from1 + 1024 + half * 16));
+    return qgen_f16_to_f32(*(const uint16_t*)(qgen_shared + skip + from1 + 1024 + half * 16));
 }
 
 // What a thread needs of one activation record: codes of token g, the rest of tokens 2t and 2t + 1.

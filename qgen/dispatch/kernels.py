@@ -114,13 +114,15 @@ def catalog(
     quantisers = {p.layout.name: p.name for p in plans if isinstance(p, converts)}
     kernels: list[Kernel] = []
     # tokens: how many the kernels of a format take in one call; rungs: of its int8 ladder over native storage;
-    # tiled_rungs: over tiles; float_rungs: of the others; widest_ARCH: see _widest
+    # tiled_rungs: over tiles; block_columns: those of them whose columns are blocks of K; float_rungs: of the others;
+    # widest_ARCH: see _widest
     numbers: dict[str, dict[str, int]] = {
         name: {
             "block": f.block,
             "tokens": 1,
             "rungs": 0,
             "tiled_rungs": 0,
+            "block_columns": 0,
             "float_rungs": 0,
             **{f"widest_{arch}": 0 for arch in archs},
         }
@@ -142,7 +144,8 @@ def catalog(
             numbers[plan.format] |= {"tokens": MAX_TOKENS}
         elif isinstance(plan, KsplitPlan) and plan.tile:
             kernels += _ksplit(plan, quantisers.get(plan.layout.name), space, archs)
-            numbers[plan.format] |= {"tokens": MAX_TOKENS, "tiled_rungs": len(plan.rungs)}
+            tiled = {"tiled_rungs": len(plan.rungs), "block_columns": int(plan.one == "blocks")}
+            numbers[plan.format] |= {"tokens": MAX_TOKENS} | tiled
         elif isinstance(plan, KsplitPlan):
             kernels += _ksplit(plan, quantisers.get(plan.layout.name), space, archs)
             numbers[plan.format] |= {"tokens": MAX_TOKENS, "rungs": len(plan.rungs)} | _widest(plan, archs)

@@ -15,7 +15,17 @@ from qgen.plan.lanes import Names, plan_lanes
 from qgen.plan.matvec import PIECE, Launch, contract, four, largest, table_words
 from qgen.plan.records import Contract, LaneConstant, LaneInt, Step, TermPlan, Words
 from qgen.plan.refuse import refuse
-from qgen.plan.rungs import LADDER, SHARED_LIMIT, SINGLE_SLICES, SPLIT, Rung, native_rung, single_rung, tiled_rung
+from qgen.plan.rungs import (
+    LADDER,
+    SHARED_LIMIT,
+    SINGLE_SLICES,
+    SPLIT,
+    Rung,
+    native_rung,
+    single_rung,
+    tiled_rung,
+    token_rung,
+)
 from qgen.plan.scales import ScaleWord, plan_scale_word
 from qgen.plan.terms import code_field, code_offset, group_size, integer_activation, plan_terms, scale_fields
 from qgen.plan.tile import LANES, ROWS, TileLayout, TileNames, tile_layout
@@ -106,6 +116,7 @@ class KsplitPlan:
     contract: Contract
     layout: FragmentLayout
     tile: TileLayout | None  # of tiled storage
+    one: str  # what an instruction's columns are in the rung for one token: "blocks" of K, or that "token"; "" for none
     early: bool  # registers allow to load activations ahead, where columns are few
     split: int  # warps that share rows, the blocks of K dealt to them in turn
     block: int
@@ -230,8 +241,11 @@ def plan_ksplit(format: Format, storage: str = "native") -> KsplitPlan:
         return planned
 
     rungs = tuple(rung(columns) for columns in LADDER)
+    one = ""
     if tile and not packed and agreed.slices == SINGLE_SLICES:
-        rungs = (single_rung(format, stem), *rungs)
+        one, rungs = "blocks", (single_rung(format, stem), *rungs)
+    elif tile and bundle == 1:
+        one, rungs = "token", (token_rung(format, agreed, stem), *rungs)
     widest = max(rung.shared_bytes for rung in rungs)
     if widest > SHARED_LIMIT:
         refuse(
@@ -248,6 +262,7 @@ def plan_ksplit(format: Format, storage: str = "native") -> KsplitPlan:
         contract=agreed,
         layout=layout,
         tile=tile,
+        one=one,
         early=not packed or groups <= 8,
         split=SPLIT,
         block=format.block,

@@ -19,7 +19,8 @@ TILED_STAGE = 20 * 1024  # bytes of a stage of one row tile, tiled storage
 TILED_BUNDLES = 4  # a warp's of a stage, at most: they are one straight piece of code
 TILED_RING = 80 * 1024  # bytes of a ring of four stages
 SINGLE_SLICES, SINGLE_COLUMNS = 32, 8  # of K, for one token: a warp's slices are the columns of an instruction
-SINGLE_RING = 44 * 1024  # bytes of a ring of four stages there
+SINGLE_RING = 44 * 1024  # bytes of a ring there: with it four CTAs leave a multiprocessor cache for the activation
+TOKEN_WARPS = 4  # for one token of long blocks: fewer sums to add at the end of a row tile than SPLIT
 DENSE_TILED = 3.0  # bits a weight below which decoding tiles takes longer than reading them
 DENSE = 2.1  # bits a weight below which decoding takes longer than reading
 
@@ -141,6 +142,33 @@ def single_rung(format: Format, stem: str) -> Rung:
         stage_blocks=SINGLE_SLICES,
         warp_bundles=1,
         substeps=SINGLE_COLUMNS,
+        stages=stages,
+        pieces=slot // PIECE,
+        slot_bytes=slot,
+        barriers_at=barriers,
+        shared_bytes=barriers + 16 * stages + 16,
+        min_ctas=4,
+    )
+
+
+def token_rung(format: Format, agreed: Contract, stem: str) -> Rung:
+    """One token of blocks that fill a bundle each: as the narrowest of tiled_rung, in half as many warps."""
+    substeps = agreed.slices // TOKEN_WARPS
+    # Whatever is done once a stage is spread over as many blocks as three stages have room for.
+    warp_blocks = next(n for n in (4, 2, 1) if n == 1 or 3 * TOKEN_WARPS * n * ROWS * format.bytes <= SINGLE_RING)
+    slot = TOKEN_WARPS * warp_blocks * ROWS * format.bytes
+    stages = 4 if 4 * slot <= SINGLE_RING else 3
+    barriers = stages * slot + 4 * TOKEN_WARPS * ROWS
+    return Rung(
+        name=f"{stem}_t1__ksplit_mma_tiled_w{TOKEN_WARPS}",
+        columns=1,
+        column_tiles=1,
+        row_tiles=1,
+        rows=ROWS,
+        warps=TOKEN_WARPS,
+        stage_blocks=TOKEN_WARPS * warp_blocks,
+        warp_bundles=warp_blocks,
+        substeps=substeps,
         stages=stages,
         pieces=slot // PIECE,
         slot_bytes=slot,

@@ -28,7 +28,10 @@ def _prepared(mutant: Mutant) -> Tiled:
     format = FORMATS[mutant.format]
     plan = plan_ksplit(format, "tiled")
     (rung,) = (r for r in plan.rungs if r.columns == mutant.columns)
-    text = with_headers(emit(replace(plan, rungs=(rung,))).text, "qgen_tiles.cuh", "qgen_split.cuh")
+    headers = ("qgen_tiles.cuh", "qgen_split.cuh")
+    text = emit(replace(plan, rungs=(rung,))).text
+    # What includes other headers goes first, so that theirs are written where it stands.
+    text = with_headers(text, "qgen_single.cuh", *headers) if rung.columns == 1 else with_headers(text, *headers)
     return Tiled(format, emulate.compile(damaged(text, mutant.edits), plan.file), plan, rung)
 
 

@@ -41,8 +41,9 @@ class Tiled(Ksplit):
         if self.columns == 1:
             # One token's share of each block that is there.
             words = self.plan.code_words
-            parts = layout.scales + layout.units * (bool(layout.starts) + layout.sums)
-            block = (32 if words == 2 else -(-words // 4) * 64) + 4 * parts // layout.bundle
+            packed = layout.sums and layout.packed_sums
+            parts = layout.scales + layout.units * (bool(layout.starts) + (layout.sums and not packed))
+            block = (32 if words == 2 else -(-words // 4) * 64) + 4 * parts // layout.bundle + 32 * packed
             own = case.tokens * given.blocks * block
         elif self.columns == 8:
             # Of tokens that only fill up neither codes nor packed sums are read.

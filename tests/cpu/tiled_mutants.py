@@ -129,13 +129,15 @@ S4, S2, S5, S1, SP = ("Q4_0", 1), ("Q2_0", 1), ("Q5_1", 1), ("Q1_0", 1), ("PQ2_0
 SINGLE = [
     *_one("no wait for a stage of one token", S4, BITS, (FULL, "")),
     *_one("every warp asks for one token", S4, FAULT, ("turn == warp && ahead_tile", "ahead_tile")),
-    *_one("turns of more warps than there are", S4, FAULT, ("if (++turn == kRows) turn", "if (++turn == kSplit) turn")),
+    *_one("turns of more warps than there are", S4, FAULT,
+        ("if (++turn == warps) turn", "if (++turn == 2 * warps) turn")),
     *_one("no columns kept apart", S4, BITS, ("x[0] & mine[c]", "x[0]")),
     *_each("columns of other threads", {S4: BITS, S2: BITS}, ("row == c ? -1 : 0", "(row ^ 1) == c ? -1 : 0")),
     *_each("blocks of a warp side by side", {S4: BITS, S2: BITS},
-        ("(warp + kRows * c) * kTileBytes", "(warp + c) * kTileBytes")),
-    *_one("rows g for rows g + 8", S4, BITS, ("block_codes<1>(place", "block_codes<0>(place")),
-    *_one("codes of one block for all columns", S4, BITS, ("own(records, first[0]", "own(records, first[1]")),
+        ("<0, c * kRows * kTileBytes>", "<0, c * kTileBytes>")),
+    *_one("rows g for rows g + 8", S4, BITS, ("block_codes<1, c *", "block_codes<0, c *")),
+    *_one("codes of one block for all columns", S4, BITS,
+        ("own(records_of(activation, blocks, token), first[0]", "own(records_of(activation, blocks, token), first[1]")),
     *_one("codes of another thread of the quad", S4, BITS,
         ("token % 8 * 64 + t * 16", "token % 8 * 64 + (t ^ 1) * 16")),
     *_one("codes of the tile's first token", S4, BITS, ("token % 8 * 64 + t * 16", "t * 16")),
@@ -145,10 +147,14 @@ SINGLE = [
     *_one("records of the first stage", S4, BITS, ("skip = (int64_t)(stage *", "skip = (int64_t)(0 *")),
     *_one("records of the bundles in a row", S4, BITS,
         ("block / (kSplit * kBundle) * kSplit + block % kSplit", "block / kBundle")),
-    *_one("scale of the pair's other token", S4, BITS, ("skip + token % 2 * 4", "skip + (token + 1) % 2 * 4")),
+    *_one("scale of the pair's other token", S4, BITS,
+        ("* kScales / kUnits) * 8 + token % 2 * 4", "* kScales / kUnits) * 8 + (token + 1) % 2 * 4")),
+    *_one("start of the pair's other token", S4, BITS, ("* 16 + token % 2 * 4", "* 16 + (token + 1) % 2 * 4")),
+    *_one("sum of the pair's other token", S5, BITS, ("kUnits + unit) * 8 + token % 2 * 4", "kUnits + unit) * 8")),
     *_one("scale of another pair of tokens", S4, BITS, ("pair = token % 8 / 2", "pair = 0")),
     *_one("units of the bundle's first block", S4, BITS, ("unit = j * kBlockUnits", "unit = 0")),
-    *_one("one unit for all of a block", S2, TRAFFIC, ("unit = sides[side].unit + u", "unit = sides[side].unit")),
+    *_one("scale of the first unit for all of a block", S2, TRAFFIC, ("skip + u * kScales", "skip + 0 * kScales")),
+    *_one("start of the first unit for all of a block", S2, TRAFFIC, ("skip + 64 * u", "skip")),
     *_one("starts of the other block", S4, BITS,
         ("total[u][i] = start[u][i % 2]", "total[u][i] = start[u][1 - i % 2]")),
     *_one("codes not doubled for one token", S1, BITS, ("2 * total[u][i]", "1 * total[u][i]")),
@@ -164,11 +170,10 @@ SINGLE = [
     *_one("two of the four quarters", S4, BITS,
         ("__shfl_xor_sync(0xffffffffu, sum[side][h], 2)", "0.0f")),
     *_one("warps added in a row", S4, BITS,
-        ("const float total = qgen_halving_sum<kRows>(v);",
-         "float total = v[0]; for (int w = 1; w < kRows; ++w) total = __fadd_rn(total, v[w]);")),
+        ("const float total = qgen_halving_sum<warps>(v);",
+         "float total = v[0]; for (int w = 1; w < warps; ++w) total = __fadd_rn(total, v[w]);")),
     *_one("sums kept between row tiles", S4, BITS,
-        ("        float sum[2][2] = {};  //", "        //"),
-        ("    int number = 0;\n", "    int number = 0;\n    float sum[2][2] = {};\n")),
+        ("        work.begin();\n", "        if (number == 0) work.begin();\n")),
     *_one("row tail of one token stored", S4, FAULT, ("lane < 16 && tile + lane < row_end", "lane < 16")),
     *_one("last result of one token left out", S4, LOST,
         ("    if (number > 0) finish(", "    if (number > 1) finish(")),
@@ -176,7 +181,45 @@ SINGLE = [
     *_one("no wait for inputs of one token", S4, FAULT, (INPUTS, "")),
 ]  # fmt: skip
 
-MUTANTS = RING + SHARE + TILES + TOKENS + WAITS + SINGLE
+# One token in all columns: Q4_K has scales and sums, and a stage a block of each warp; TQ1_0 four, starts and digits;
+# Q3_K two, and signed scales.
+T4, TT, T3 = ("Q4_K", 1), ("TQ1_0", 1), ("Q3_K", 1)
+
+TOKEN = [
+    *_each("no wait for a stage of one token", {T4: BITS, TT: BITS}, (FULL, "")),
+    *_each("warp's tile of one token forgotten", {T4: BITS, TT: BITS}, ("        slot += warp * kTileBytes;\n", "")),
+    *_one("blocks of a stage side by side", TT, BITS, ("i * warps * kTileBytes>(", "i * kTileBytes>(")),
+    *_one("blocks of a stage's tail side by side", TT, BITS,
+        ("slot + i * (warps * kTileBytes)", "slot + i * kTileBytes")),
+    *_one("records of the warp's first block", T4, BITS, ("token / 8) * blocks + warp)", "token / 8) * blocks)")),
+    *_one("records of the first column tile for all", T4, BITS, ("(token / 8) * blocks", "0 * blocks")),
+    *_one("record of the block before", TT, BITS, ("at + (i + 1) * (warps", "at + i * (warps")),
+    *_one("record of the tail's first block", TT, BITS, ("at + i * (warps * kRecordBytes)", "at")),
+    *_one("records of one token's first stage", T4, BITS, ("at = (int64_t)(stage * stage_blocks)", "at = (int64_t)0")),
+    *_one("codes of one token from another thread", T4, BITS,
+        ("record + (token * 4 + t) * 16", "record + (token * 4 + (t ^ 1)) * 16")),
+    *_one("scale of the tile's first tokens", T4, BITS,
+        ("record + token / 2 * (8 * kScales)", "record + 0 * (8 * kScales)")),
+    *_one("scale of the other token", T4, BITS,
+        ("(8 * kScales) + token % 2 * 4", "(8 * kScales) + (token + 1) % 2 * 4")),
+    *_one("start of the other token", TT, BITS, ("token / 2 * 16 + token % 2 * 4", "token / 2 * 16")),
+    *_one("sums of one token from another thread", T4, BITS,
+        ("record + (token * 4 + t) * 8", "record + (token * 4 + (t ^ 1)) * 8")),
+    *_each("all blocks in one slice", {TT: BITS, T3: BITS}, ("sum + i % slices", "sum")),
+    *_one("slices not turned after a stage", T3, BITS, ("            qgen_turn_slices<warp_blocks>(sum);\n", "")),
+    *_one("slices not turned in a tail", TT, BITS, ("            qgen_turn_slices<1>(sum);\n", "")),
+    *_one("slices of the lower half alone", T4, BITS,
+        ("const float total = qgen_halving_sum<slices>(own);", "const float total = own[0];")),
+    *_one("row g for row g + 8", T4, BITS, ("own[s] = sum[s][0][0][2 * h]", "own[s] = sum[s][0][0][0]")),
+    *_one("sums of one token kept between row tiles", T4, BITS,
+        ("        work.begin();\n", "        if (number == 0) work.begin();\n")),
+    *_one("absent blocks of one token added", TT, FAULT,
+        ("            if (warp + i * warps < left) {\n", "            {\n")),
+    *_one("tail taken for a whole stage", TT, FAULT, ("if (left >= stage_blocks ||", "if (left >= 1 ||")),
+    *_one("no wait for inputs of one token in all columns", T4, FAULT, (INPUTS, "")),
+]  # fmt: skip
+
+MUTANTS = RING + SHARE + TILES + TOKENS + WAITS + SINGLE + TOKEN
 
 # When the next kernel may begin is no part of the result.
 HARMLESS = [
