@@ -135,6 +135,19 @@ __device__ __forceinline__ uint32_t qgen_table16(uint32_t w, uint32_t t0, uint32
     return __byte_perm(low, high, 0x3210u | ((w & 0x8888u) >> 1));
 }
 
+// The same as a sum of two, for a codebook whose halves were made for it (summed_halves in qgen/plan): what one half has
+// for an index of the other is the sign of the entry eight places off, 0 or -1.
+__device__ __forceinline__ uint32_t qgen_table_low(uint32_t w, uint32_t t0, uint32_t t1) { return qgen_prmt(t0, t1, w); }
+__device__ __forceinline__ uint32_t qgen_table_high(uint32_t w, uint32_t t2, uint32_t t3) {
+    return qgen_prmt(t2, t3, w ^ 0x8888u);
+}
+
+// The first words of such a codebook's halves, in registers. A CTA is one layer deep, but the compiler cannot know that:
+// constants it would put into a register again at every use.
+__device__ __forceinline__ uint2 qgen_table_starts(uint32_t t0, uint32_t t2) {
+    return make_uint2((uint32_t)qgen_keep((int)(t0 + threadIdx.z)), (uint32_t)qgen_keep((int)(t2 + threadIdx.z)));
+}
+
 // The value of the first n base-b digits of each byte (fraction encoding): floor(byte * b^n / 256).
 __device__ __forceinline__ uint32_t qgen_leading_digits(uint32_t even, uint32_t odd, uint32_t power) {
     return __byte_perm(even * power, odd * power, 0x7351u);

@@ -36,14 +36,24 @@ constexpr uint32_t kTable0 = 0xbfad9881u;
 constexpr uint32_t kTable1 = 0xf6eaddcfu;
 constexpr uint32_t kTable2 = 0x26190d01u;
 constexpr uint32_t kTable3 = 0x71594535u;
+constexpr uint32_t kHalf0 = 0xbfad9881u;
+constexpr uint32_t kHalf1 = 0xf6eaddcfu;
+constexpr uint32_t kHalf2 = 0x271a0e02u;
+constexpr uint32_t kHalf3 = 0x725a4636u;
 // The code words of thread t for one block of one row, which starts at byte b of shared memory.
-__device__ __forceinline__ void block_codes(int b, int t, uint32_t* q) {
+template <bool halved>
+__device__ __forceinline__ void block_codes(int b, int t, uint32_t* q, uint32_t* h, uint2 table) {
     [[maybe_unused]] const int from0 = qgen_keep(b + 4 * t);
 
     uint32_t w[1];
     qgen_words1<1>(w + 0, qgen_shared, from0 + 2);
-    q[0] = qgen_table16(w[0], kTable0, kTable1, kTable2, kTable3);
-    q[1] = qgen_table16(w[0] >> 16, kTable0, kTable1, kTable2, kTable3);
+    if constexpr (halved) {
+        q[0] = qgen_table_low(w[0], table.x, kHalf1), h[0] = qgen_table_high(w[0], table.y, kHalf3);
+        q[1] = qgen_table_low(w[0] >> 16, table.x, kHalf1), h[1] = qgen_table_high(w[0] >> 16, table.y, kHalf3);
+    } else {
+        q[0] = qgen_table16(w[0], kTable0, kTable1, kTable2, kTable3);
+        q[1] = qgen_table16(w[0] >> 16, kTable0, kTable1, kTable2, kTable3);
+    }
 }
 
 // What a thread needs of one activation record: codes of token g, the rest of tokens 2t and 2t + 1.
@@ -75,16 +85,19 @@ struct Record {
 template <int column_tiles, int row_tiles>
 __device__ __forceinline__ void add_bundle(const int (&place)[2 * row_tiles], int lane, int t, int left, int inside, bool whole,
                                            const Record::From& from, int64_t skip, int64_t tile_bytes, const Record* first,
-                                           float (*sum)[column_tiles][row_tiles][4]) {
+                                           float (*sum)[column_tiles][row_tiles][4], uint2 table) {
     Record r;
     if (first) r = *first;
     else r.load(from, skip);
+    // Many columns need the registers that a second fragment takes.
+    constexpr bool halved = column_tiles == 1;
+    [[maybe_unused]] uint32_t h[row_tiles][2][kBundle * kCodeWords];
     uint32_t q[row_tiles][2][kBundle * kCodeWords];
 #pragma unroll
     for (int m = 0; m < 2 * row_tiles; ++m)
 #pragma unroll
         for (int j = 0; j < kBundle; ++j)
-            if (m < 2 || whole) block_codes(place[m] + j * (kSplit * kBlockBytes), t, q[m / 2][m % 2] + j * kCodeWords);
+            if (m < 2 || whole) block_codes<halved>(place[m] + j * (kSplit * kBlockBytes), t, q[m / 2][m % 2] + j * kCodeWords, h[m / 2][m % 2] + j * kCodeWords, table);
     float f0_0[row_tiles][2];
 #pragma unroll
     for (int m = 0; m < 2 * row_tiles; ++m) {
@@ -119,6 +132,7 @@ __device__ __forceinline__ void add_bundle(const int (&place)[2 * row_tiles], in
             {
                 int total[4] = {0, 0, 0, 0};
                 qgen_mma_k32(total, q[m][0][0], q[m][1][0], q[m][0][1], q[m][1][1], r.x[0], r.x[1]);
+                if constexpr (halved) qgen_mma_k32(total, h[m][0][0], h[m][1][0], h[m][0][1], h[m][1][1], r.x[0], r.x[1]);
 
 #pragma unroll
                 for (int i = 0; i < 4; ++i) {
@@ -130,6 +144,7 @@ __device__ __forceinline__ void add_bundle(const int (&place)[2 * row_tiles], in
             {
                 int total[4] = {0, 0, 0, 0};
                 qgen_mma_k32(total, q[m][0][2], q[m][1][2], q[m][0][3], q[m][1][3], r.x[2], r.x[3]);
+                if constexpr (halved) qgen_mma_k32(total, h[m][0][2], h[m][1][2], h[m][0][3], h[m][1][3], r.x[2], r.x[3]);
 
 #pragma unroll
                 for (int i = 0; i < 4; ++i) {
@@ -141,6 +156,7 @@ __device__ __forceinline__ void add_bundle(const int (&place)[2 * row_tiles], in
             {
                 int total[4] = {0, 0, 0, 0};
                 qgen_mma_k32(total, q[m][0][4], q[m][1][4], q[m][0][5], q[m][1][5], r.x[4], r.x[5]);
+                if constexpr (halved) qgen_mma_k32(total, h[m][0][4], h[m][1][4], h[m][0][5], h[m][1][5], r.x[4], r.x[5]);
 
 #pragma unroll
                 for (int i = 0; i < 4; ++i) {
@@ -152,6 +168,7 @@ __device__ __forceinline__ void add_bundle(const int (&place)[2 * row_tiles], in
             {
                 int total[4] = {0, 0, 0, 0};
                 qgen_mma_k32(total, q[m][0][6], q[m][1][6], q[m][0][7], q[m][1][7], r.x[6], r.x[7]);
+                if constexpr (halved) qgen_mma_k32(total, h[m][0][6], h[m][1][6], h[m][0][7], h[m][1][7], r.x[6], r.x[7]);
 
 #pragma unroll
                 for (int i = 0; i < 4; ++i) {
@@ -178,6 +195,7 @@ __device__ __forceinline__ void ksplit(const uint8_t* weight, int64_t row_stride
     // Kept, or they would be worked out again wherever they are used.
     const int lane = qgen_keep((int)threadIdx.x % 32), warp = qgen_keep((int)threadIdx.x / 32), t = qgen_keep(lane % 4);
     const int row = qgen_keep(lane / 4);
+    const uint2 table = qgen_table_starts(kHalf0, kHalf2);
     const int stage_count = (blocks + stage_blocks - 1) / stage_blocks;
     // The CTAs' column tiles, as equal as eight tokens allow: one with few columns would wait for one with many.
     const int share = column_tiles <= 2 ? columns : ((tokens + 7) / 8 + (int)gridDim.y - 1) / (int)gridDim.y * 8;
@@ -240,7 +258,7 @@ __device__ __forceinline__ void ksplit(const uint8_t* weight, int64_t row_stride
                 const int block = stage * stage_blocks + i * (kSplit * kBundle) + warp;
                 if (block < blocks)
                     add_bundle<column_tiles, row_tiles>(place, lane, t, left, (blocks - block + kSplit - 1) / kSplit, row_end - tile > 16, from,
-                                                        skip + i * (kSplit * kRecordBytes), tile_bytes, early && i == 0 ? &first : nullptr, sum + i * kBundle);
+                                                        skip + i * (kSplit * kRecordBytes), tile_bytes, early && i == 0 ? &first : nullptr, sum + i * kBundle, table);
 #pragma unroll
                 for (int m = 0; m < 2 * row_tiles; ++m) place[m] += kSplit * kBundle * kBlockBytes;
             }

@@ -35,16 +35,25 @@ constexpr uint32_t kTable0 = 0xbfad9881u;
 constexpr uint32_t kTable1 = 0xf6eaddcfu;
 constexpr uint32_t kTable2 = 0x26190d01u;
 constexpr uint32_t kTable3 = 0x71594535u;
+constexpr uint32_t kHalf0 = 0xbfad9881u;
+constexpr uint32_t kHalf1 = 0xf6eaddcfu;
+constexpr uint32_t kHalf2 = 0x271a0e02u;
+constexpr uint32_t kHalf3 = 0x725a4636u;
 // The code words of thread t for one block of row `row` + 8 * half of a tile, which starts at byte b + skip of shared memory.
-template <int half, int skip = 0>
-__device__ __forceinline__ void block_codes(int b, [[maybe_unused]] int row, [[maybe_unused]] int t, uint32_t* q) {
+template <int half, bool halved, int skip = 0>
+__device__ __forceinline__ void block_codes(int b, [[maybe_unused]] int row, [[maybe_unused]] int t, uint32_t* q, uint32_t* h, uint2 table) {
     [[maybe_unused]] const int from0 = qgen_keep(b + 16 * row + 4 * t);
     [[maybe_unused]] const int from1 = qgen_keep(b + 2 * row);
 
     uint32_t w[1];
     qgen_words4<1>(w + 0, qgen_shared + skip, from0 + 0 + half * 128);
-    q[0] = qgen_table16(w[0], kTable0, kTable1, kTable2, kTable3);
-    q[1] = qgen_table16(w[0] >> 16, kTable0, kTable1, kTable2, kTable3);
+    if constexpr (halved) {
+        q[0] = qgen_table_low(w[0], table.x, kHalf1), h[0] = qgen_table_high(w[0], table.y, kHalf3);
+        q[1] = qgen_table_low(w[0] >> 16, table.x, kHalf1), h[1] = qgen_table_high(w[0] >> 16, table.y, kHalf3);
+    } else {
+        q[0] = qgen_table16(w[0], kTable0, kTable1, kTable2, kTable3);
+        q[1] = qgen_table16(w[0] >> 16, kTable0, kTable1, kTable2, kTable3);
+    }
 }
 
 // The float factor of the row that f0_0 holds.
@@ -82,6 +91,7 @@ struct SingleWork {
     static constexpr int stage_blocks = kRows * kColumns;
 
     const int t, row, warp;
+    const uint2 table = qgen_table_starts(kHalf0, kHalf2);
     // Column g is this thread's for codes; columns 2t and 2t + 1 are for all the rest.
     const int first[3];
     const BlockRecord own, sides[2];
@@ -136,10 +146,11 @@ struct SingleWork {
     template <int c>
     __device__ __forceinline__ void add_columns(int slot, int (&total)[kBlockUnits][4]) const {
         if constexpr (c < kColumns) {
-            uint32_t q[2][kCodeWords];
-            block_codes<0, c * kRows * kTileBytes>(slot, row, t, q[0]);
-            block_codes<1, c * kRows * kTileBytes>(slot, row, t, q[1]);
+            uint32_t q[2][kCodeWords], h[2][kCodeWords];
+            block_codes<0, true, c * kRows * kTileBytes>(slot, row, t, q[0], h[0], table);
+            block_codes<1, true, c * kRows * kTileBytes>(slot, row, t, q[1], h[1], table);
             qgen_mma_k32(total[0], q[0][0], q[1][0], q[0][1], q[1][1], x[0] & mine[c], x[1] & mine[c]);
+            qgen_mma_k32(total[0], h[0][0], h[1][0], h[0][1], h[1][1], x[0] & mine[c], x[1] & mine[c]);
             add_columns<c + 1>(slot, total);
         }
     }
@@ -187,18 +198,21 @@ struct Record {
 template <int column_tiles, int row_tiles>
 __device__ __forceinline__ void add_bundle(const int (&place)[row_tiles], int row, int lane, int t, int left, int inside, bool whole,
                                            const Record::From& from, int64_t skip, int64_t tile_bytes, const Record* first,
-                                           float (*sum)[column_tiles][row_tiles][4]) {
+                                           float (*sum)[column_tiles][row_tiles][4], uint2 table) {
     Record r;
     if (first) r = *first;
     else r.load(from, skip);
+    // Many columns need the registers that a second fragment takes.
+    constexpr bool halved = column_tiles == 1;
+    [[maybe_unused]] uint32_t h[row_tiles][2][kBundle * kCodeWords];
     uint32_t q[row_tiles][2][kBundle * kCodeWords];
 #pragma unroll
     for (int m = 0; m < row_tiles; ++m)
 #pragma unroll
         for (int j = 0; j < kBundle; ++j)
             if (m < 1 || whole) {
-                block_codes<0>(place[m] + j * (kSplit * kTileBytes), row, t, q[m][0] + j * kCodeWords);
-                block_codes<1>(place[m] + j * (kSplit * kTileBytes), row, t, q[m][1] + j * kCodeWords);
+                block_codes<0, halved>(place[m] + j * (kSplit * kTileBytes), row, t, q[m][0] + j * kCodeWords, h[m][0] + j * kCodeWords, table);
+                block_codes<1, halved>(place[m] + j * (kSplit * kTileBytes), row, t, q[m][1] + j * kCodeWords, h[m][1] + j * kCodeWords, table);
             }
     float f0_0[row_tiles][2];
 #pragma unroll
@@ -234,6 +248,7 @@ __device__ __forceinline__ void add_bundle(const int (&place)[row_tiles], int ro
             {
                 int total[4] = {0, 0, 0, 0};
                 qgen_mma_k32(total, q[m][0][0], q[m][1][0], q[m][0][1], q[m][1][1], r.x[0], r.x[1]);
+                if constexpr (halved) qgen_mma_k32(total, h[m][0][0], h[m][1][0], h[m][0][1], h[m][1][1], r.x[0], r.x[1]);
 
 #pragma unroll
                 for (int i = 0; i < 4; ++i) {
@@ -245,6 +260,7 @@ __device__ __forceinline__ void add_bundle(const int (&place)[row_tiles], int ro
             {
                 int total[4] = {0, 0, 0, 0};
                 qgen_mma_k32(total, q[m][0][2], q[m][1][2], q[m][0][3], q[m][1][3], r.x[2], r.x[3]);
+                if constexpr (halved) qgen_mma_k32(total, h[m][0][2], h[m][1][2], h[m][0][3], h[m][1][3], r.x[2], r.x[3]);
 
 #pragma unroll
                 for (int i = 0; i < 4; ++i) {
@@ -256,6 +272,7 @@ __device__ __forceinline__ void add_bundle(const int (&place)[row_tiles], int ro
             {
                 int total[4] = {0, 0, 0, 0};
                 qgen_mma_k32(total, q[m][0][4], q[m][1][4], q[m][0][5], q[m][1][5], r.x[4], r.x[5]);
+                if constexpr (halved) qgen_mma_k32(total, h[m][0][4], h[m][1][4], h[m][0][5], h[m][1][5], r.x[4], r.x[5]);
 
 #pragma unroll
                 for (int i = 0; i < 4; ++i) {
@@ -267,6 +284,7 @@ __device__ __forceinline__ void add_bundle(const int (&place)[row_tiles], int ro
             {
                 int total[4] = {0, 0, 0, 0};
                 qgen_mma_k32(total, q[m][0][6], q[m][1][6], q[m][0][7], q[m][1][7], r.x[6], r.x[7]);
+                if constexpr (halved) qgen_mma_k32(total, h[m][0][6], h[m][1][6], h[m][0][7], h[m][1][7], r.x[6], r.x[7]);
 
 #pragma unroll
                 for (int i = 0; i < 4; ++i) {
@@ -290,6 +308,7 @@ __device__ __forceinline__ void ksplit(const uint8_t* weight, int rows, int bloc
     using Ring = qgen_tile_ring<kSplit, stages, row_tiles * slot_bytes>;
 
     const int lane = qgen_keep((int)threadIdx.x % 32), t = qgen_keep(lane % 4), row = qgen_keep(lane / 4);
+    const uint2 table = qgen_table_starts(kHalf0, kHalf2);
     const int warp = __shfl_sync(0xffffffffu, (int)threadIdx.x / 32, 0);  // so that the compiler sees a branch on it as one
     const int stage_count = (blocks + stage_blocks - 1) / stage_blocks;
     float* partial = (float*)(qgen_shared + Ring::bytes);
@@ -347,7 +366,7 @@ __device__ __forceinline__ void ksplit(const uint8_t* weight, int rows, int bloc
                 const int block = stage * stage_blocks + i * (kSplit * kBundle) + warp;
                 if (block < blocks)
                     add_bundle<column_tiles, row_tiles>(place, row, lane, t, left, (blocks - block + kSplit - 1) / kSplit, row_end - tile > 16,
-                                                        from, skip + i * (kSplit * kRecordBytes), tile_bytes, early && i == 0 ? &first : nullptr, sum + i * kBundle % (kSlices / kSplit));
+                                                        from, skip + i * (kSplit * kRecordBytes), tile_bytes, early && i == 0 ? &first : nullptr, sum + i * kBundle % (kSlices / kSplit), table);
 #pragma unroll
                 for (int m = 0; m < row_tiles; ++m) place[m] += kSplit * kBundle * kTileBytes;
             }

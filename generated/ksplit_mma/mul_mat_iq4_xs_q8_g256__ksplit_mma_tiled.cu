@@ -32,9 +32,13 @@ constexpr uint32_t kTable0 = 0xbfad9881u;
 constexpr uint32_t kTable1 = 0xf6eaddcfu;
 constexpr uint32_t kTable2 = 0x26190d01u;
 constexpr uint32_t kTable3 = 0x71594535u;
+constexpr uint32_t kHalf0 = 0xbfad9881u;
+constexpr uint32_t kHalf1 = 0xf6eaddcfu;
+constexpr uint32_t kHalf2 = 0x271a0e02u;
+constexpr uint32_t kHalf3 = 0x725a4636u;
 // The code words of thread t for one block of row `row` + 8 * half of a tile, which starts at byte b + skip of shared memory.
-template <int half, int skip = 0>
-__device__ __forceinline__ void block_codes(int b, [[maybe_unused]] int row, [[maybe_unused]] int t, uint32_t* q) {
+template <int half, bool halved, int skip = 0>
+__device__ __forceinline__ void block_codes(int b, [[maybe_unused]] int row, [[maybe_unused]] int t, uint32_t* q, uint32_t* h, uint2 table) {
     [[maybe_unused]] const int from0 = qgen_keep(b + 64 * row + 16 * t);
     [[maybe_unused]] const int from1 = qgen_keep(b + 8 * row);
     [[maybe_unused]] const int from2 = qgen_keep(b + 8 * row + 2 * (t >> 0 & 1));
@@ -43,22 +47,62 @@ __device__ __forceinline__ void block_codes(int b, [[maybe_unused]] int row, [[m
     uint32_t w[8];
     qgen_words16<4>(w + 0, qgen_shared + skip, from0 + 128 + half * 512);
     qgen_words16<4>(w + 4, qgen_shared + skip, from0 + 1152 + half * 512);
-    q[0] = qgen_table16(w[0], kTable0, kTable1, kTable2, kTable3);
-    q[1] = qgen_table16(w[0] >> 16, kTable0, kTable1, kTable2, kTable3);
-    q[2] = qgen_table16(w[1], kTable0, kTable1, kTable2, kTable3);
-    q[3] = qgen_table16(w[1] >> 16, kTable0, kTable1, kTable2, kTable3);
-    q[4] = qgen_table16(w[2], kTable0, kTable1, kTable2, kTable3);
-    q[5] = qgen_table16(w[2] >> 16, kTable0, kTable1, kTable2, kTable3);
-    q[6] = qgen_table16(w[3], kTable0, kTable1, kTable2, kTable3);
-    q[7] = qgen_table16(w[3] >> 16, kTable0, kTable1, kTable2, kTable3);
-    q[8] = qgen_table16(w[4], kTable0, kTable1, kTable2, kTable3);
-    q[9] = qgen_table16(w[4] >> 16, kTable0, kTable1, kTable2, kTable3);
-    q[10] = qgen_table16(w[5], kTable0, kTable1, kTable2, kTable3);
-    q[11] = qgen_table16(w[5] >> 16, kTable0, kTable1, kTable2, kTable3);
-    q[12] = qgen_table16(w[6], kTable0, kTable1, kTable2, kTable3);
-    q[13] = qgen_table16(w[6] >> 16, kTable0, kTable1, kTable2, kTable3);
-    q[14] = qgen_table16(w[7], kTable0, kTable1, kTable2, kTable3);
-    q[15] = qgen_table16(w[7] >> 16, kTable0, kTable1, kTable2, kTable3);
+    if constexpr (halved) {
+        q[0] = qgen_table_low(w[0], table.x, kHalf1), h[0] = qgen_table_high(w[0], table.y, kHalf3);
+        q[1] = qgen_table_low(w[0] >> 16, table.x, kHalf1), h[1] = qgen_table_high(w[0] >> 16, table.y, kHalf3);
+    } else {
+        q[0] = qgen_table16(w[0], kTable0, kTable1, kTable2, kTable3);
+        q[1] = qgen_table16(w[0] >> 16, kTable0, kTable1, kTable2, kTable3);
+    }
+    if constexpr (halved) {
+        q[2] = qgen_table_low(w[1], table.x, kHalf1), h[2] = qgen_table_high(w[1], table.y, kHalf3);
+        q[3] = qgen_table_low(w[1] >> 16, table.x, kHalf1), h[3] = qgen_table_high(w[1] >> 16, table.y, kHalf3);
+    } else {
+        q[2] = qgen_table16(w[1], kTable0, kTable1, kTable2, kTable3);
+        q[3] = qgen_table16(w[1] >> 16, kTable0, kTable1, kTable2, kTable3);
+    }
+    if constexpr (halved) {
+        q[4] = qgen_table_low(w[2], table.x, kHalf1), h[4] = qgen_table_high(w[2], table.y, kHalf3);
+        q[5] = qgen_table_low(w[2] >> 16, table.x, kHalf1), h[5] = qgen_table_high(w[2] >> 16, table.y, kHalf3);
+    } else {
+        q[4] = qgen_table16(w[2], kTable0, kTable1, kTable2, kTable3);
+        q[5] = qgen_table16(w[2] >> 16, kTable0, kTable1, kTable2, kTable3);
+    }
+    if constexpr (halved) {
+        q[6] = qgen_table_low(w[3], table.x, kHalf1), h[6] = qgen_table_high(w[3], table.y, kHalf3);
+        q[7] = qgen_table_low(w[3] >> 16, table.x, kHalf1), h[7] = qgen_table_high(w[3] >> 16, table.y, kHalf3);
+    } else {
+        q[6] = qgen_table16(w[3], kTable0, kTable1, kTable2, kTable3);
+        q[7] = qgen_table16(w[3] >> 16, kTable0, kTable1, kTable2, kTable3);
+    }
+    if constexpr (halved) {
+        q[8] = qgen_table_low(w[4], table.x, kHalf1), h[8] = qgen_table_high(w[4], table.y, kHalf3);
+        q[9] = qgen_table_low(w[4] >> 16, table.x, kHalf1), h[9] = qgen_table_high(w[4] >> 16, table.y, kHalf3);
+    } else {
+        q[8] = qgen_table16(w[4], kTable0, kTable1, kTable2, kTable3);
+        q[9] = qgen_table16(w[4] >> 16, kTable0, kTable1, kTable2, kTable3);
+    }
+    if constexpr (halved) {
+        q[10] = qgen_table_low(w[5], table.x, kHalf1), h[10] = qgen_table_high(w[5], table.y, kHalf3);
+        q[11] = qgen_table_low(w[5] >> 16, table.x, kHalf1), h[11] = qgen_table_high(w[5] >> 16, table.y, kHalf3);
+    } else {
+        q[10] = qgen_table16(w[5], kTable0, kTable1, kTable2, kTable3);
+        q[11] = qgen_table16(w[5] >> 16, kTable0, kTable1, kTable2, kTable3);
+    }
+    if constexpr (halved) {
+        q[12] = qgen_table_low(w[6], table.x, kHalf1), h[12] = qgen_table_high(w[6], table.y, kHalf3);
+        q[13] = qgen_table_low(w[6] >> 16, table.x, kHalf1), h[13] = qgen_table_high(w[6] >> 16, table.y, kHalf3);
+    } else {
+        q[12] = qgen_table16(w[6], kTable0, kTable1, kTable2, kTable3);
+        q[13] = qgen_table16(w[6] >> 16, kTable0, kTable1, kTable2, kTable3);
+    }
+    if constexpr (halved) {
+        q[14] = qgen_table_low(w[7], table.x, kHalf1), h[14] = qgen_table_high(w[7], table.y, kHalf3);
+        q[15] = qgen_table_low(w[7] >> 16, table.x, kHalf1), h[15] = qgen_table_high(w[7] >> 16, table.y, kHalf3);
+    } else {
+        q[14] = qgen_table16(w[7], kTable0, kTable1, kTable2, kTable3);
+        q[15] = qgen_table16(w[7] >> 16, kTable0, kTable1, kTable2, kTable3);
+    }
 }
 
 // Four integer scales sc of the row, as thread t of a quad holds them.
@@ -112,18 +156,21 @@ struct Record {
 template <int column_tiles, int row_tiles>
 __device__ __forceinline__ void add_bundle(const int (&place)[row_tiles], int row, int lane, int t, int left, int inside, bool whole,
                                            const Record::From& from, int64_t skip, int64_t tile_bytes, const Record* first,
-                                           float (*sum)[column_tiles][row_tiles][4]) {
+                                           float (*sum)[column_tiles][row_tiles][4], uint2 table) {
     Record r;
     if (first) r = *first;
     else r.load(from, skip);
+    // Many columns need the registers that a second fragment takes.
+    constexpr bool halved = column_tiles == 1;
+    [[maybe_unused]] uint32_t h[row_tiles][2][kBundle * kCodeWords];
     uint32_t q[row_tiles][2][kBundle * kCodeWords];
 #pragma unroll
     for (int m = 0; m < row_tiles; ++m)
 #pragma unroll
         for (int j = 0; j < kBundle; ++j)
             if (m < 1 || whole) {
-                block_codes<0>(place[m] + j * (kSplit * kTileBytes), row, t, q[m][0] + j * kCodeWords);
-                block_codes<1>(place[m] + j * (kSplit * kTileBytes), row, t, q[m][1] + j * kCodeWords);
+                block_codes<0, halved>(place[m] + j * (kSplit * kTileBytes), row, t, q[m][0] + j * kCodeWords, h[m][0] + j * kCodeWords, table);
+                block_codes<1, halved>(place[m] + j * (kSplit * kTileBytes), row, t, q[m][1] + j * kCodeWords, h[m][1] + j * kCodeWords, table);
             }
     uint32_t own_sc[row_tiles][2], sc[row_tiles][2][2];
 #pragma unroll
@@ -151,6 +198,7 @@ __device__ __forceinline__ void add_bundle(const int (&place)[row_tiles], int ro
                 {
                     int d[4] = {0, 0, 0, 0};
                 qgen_mma_k32(d, q[m][0][0], q[m][1][0], q[m][0][1], q[m][1][1], r.x[0], r.x[1]);
+                if constexpr (halved) qgen_mma_k32(d, h[m][0][0], h[m][1][0], h[m][0][1], h[m][1][1], r.x[0], r.x[1]);
 
                     const int s0 = qgen_signed_byte<0>(sc[m][0][0]);
                     const int s1 = qgen_signed_byte<0>(sc[m][1][0]);
@@ -159,6 +207,7 @@ __device__ __forceinline__ void add_bundle(const int (&place)[row_tiles], int ro
                 {
                     int d[4] = {0, 0, 0, 0};
                 qgen_mma_k32(d, q[m][0][2], q[m][1][2], q[m][0][3], q[m][1][3], r.x[2], r.x[3]);
+                if constexpr (halved) qgen_mma_k32(d, h[m][0][2], h[m][1][2], h[m][0][3], h[m][1][3], r.x[2], r.x[3]);
 
                     const int s0 = qgen_signed_byte<1>(sc[m][0][0]);
                     const int s1 = qgen_signed_byte<1>(sc[m][1][0]);
@@ -167,6 +216,7 @@ __device__ __forceinline__ void add_bundle(const int (&place)[row_tiles], int ro
                 {
                     int d[4] = {0, 0, 0, 0};
                 qgen_mma_k32(d, q[m][0][4], q[m][1][4], q[m][0][5], q[m][1][5], r.x[4], r.x[5]);
+                if constexpr (halved) qgen_mma_k32(d, h[m][0][4], h[m][1][4], h[m][0][5], h[m][1][5], r.x[4], r.x[5]);
 
                     const int s0 = qgen_signed_byte<2>(sc[m][0][0]);
                     const int s1 = qgen_signed_byte<2>(sc[m][1][0]);
@@ -175,6 +225,7 @@ __device__ __forceinline__ void add_bundle(const int (&place)[row_tiles], int ro
                 {
                     int d[4] = {0, 0, 0, 0};
                 qgen_mma_k32(d, q[m][0][6], q[m][1][6], q[m][0][7], q[m][1][7], r.x[6], r.x[7]);
+                if constexpr (halved) qgen_mma_k32(d, h[m][0][6], h[m][1][6], h[m][0][7], h[m][1][7], r.x[6], r.x[7]);
 
                     const int s0 = qgen_signed_byte<3>(sc[m][0][0]);
                     const int s1 = qgen_signed_byte<3>(sc[m][1][0]);
@@ -183,6 +234,7 @@ __device__ __forceinline__ void add_bundle(const int (&place)[row_tiles], int ro
                 {
                     int d[4] = {0, 0, 0, 0};
                 qgen_mma_k32(d, q[m][0][8], q[m][1][8], q[m][0][9], q[m][1][9], r.x[8], r.x[9]);
+                if constexpr (halved) qgen_mma_k32(d, h[m][0][8], h[m][1][8], h[m][0][9], h[m][1][9], r.x[8], r.x[9]);
 
                     const int s0 = qgen_signed_byte<0>(sc[m][0][1]);
                     const int s1 = qgen_signed_byte<0>(sc[m][1][1]);
@@ -191,6 +243,7 @@ __device__ __forceinline__ void add_bundle(const int (&place)[row_tiles], int ro
                 {
                     int d[4] = {0, 0, 0, 0};
                 qgen_mma_k32(d, q[m][0][10], q[m][1][10], q[m][0][11], q[m][1][11], r.x[10], r.x[11]);
+                if constexpr (halved) qgen_mma_k32(d, h[m][0][10], h[m][1][10], h[m][0][11], h[m][1][11], r.x[10], r.x[11]);
 
                     const int s0 = qgen_signed_byte<1>(sc[m][0][1]);
                     const int s1 = qgen_signed_byte<1>(sc[m][1][1]);
@@ -199,6 +252,7 @@ __device__ __forceinline__ void add_bundle(const int (&place)[row_tiles], int ro
                 {
                     int d[4] = {0, 0, 0, 0};
                 qgen_mma_k32(d, q[m][0][12], q[m][1][12], q[m][0][13], q[m][1][13], r.x[12], r.x[13]);
+                if constexpr (halved) qgen_mma_k32(d, h[m][0][12], h[m][1][12], h[m][0][13], h[m][1][13], r.x[12], r.x[13]);
 
                     const int s0 = qgen_signed_byte<2>(sc[m][0][1]);
                     const int s1 = qgen_signed_byte<2>(sc[m][1][1]);
@@ -207,6 +261,7 @@ __device__ __forceinline__ void add_bundle(const int (&place)[row_tiles], int ro
                 {
                     int d[4] = {0, 0, 0, 0};
                 qgen_mma_k32(d, q[m][0][14], q[m][1][14], q[m][0][15], q[m][1][15], r.x[14], r.x[15]);
+                if constexpr (halved) qgen_mma_k32(d, h[m][0][14], h[m][1][14], h[m][0][15], h[m][1][15], r.x[14], r.x[15]);
 
                     const int s0 = qgen_signed_byte<3>(sc[m][0][1]);
                     const int s1 = qgen_signed_byte<3>(sc[m][1][1]);
@@ -235,6 +290,7 @@ __device__ __forceinline__ void ksplit(const uint8_t* weight, int rows, int bloc
     using Ring = qgen_tile_ring<kSplit, stages, row_tiles * slot_bytes>;
 
     const int lane = qgen_keep((int)threadIdx.x % 32), t = qgen_keep(lane % 4), row = qgen_keep(lane / 4);
+    const uint2 table = qgen_table_starts(kHalf0, kHalf2);
     const int warp = __shfl_sync(0xffffffffu, (int)threadIdx.x / 32, 0);  // so that the compiler sees a branch on it as one
     const int stage_count = (blocks + stage_blocks - 1) / stage_blocks;
     float* partial = (float*)(qgen_shared + Ring::bytes);
@@ -292,7 +348,7 @@ __device__ __forceinline__ void ksplit(const uint8_t* weight, int rows, int bloc
                 const int block = stage * stage_blocks + i * (kSplit * kBundle) + warp;
                 if (block < blocks)
                     add_bundle<column_tiles, row_tiles>(place, row, lane, t, left, (blocks - block + kSplit - 1) / kSplit, row_end - tile > 16,
-                                                        from, skip + i * (kSplit * kRecordBytes), tile_bytes, early && i == 0 ? &first : nullptr, sum + i * kBundle % (kSlices / kSplit));
+                                                        from, skip + i * (kSplit * kRecordBytes), tile_bytes, early && i == 0 ? &first : nullptr, sum + i * kBundle % (kSlices / kSplit), table);
 #pragma unroll
                 for (int m = 0; m < row_tiles; ++m) place[m] += kSplit * kBundle * kTileBytes;
             }

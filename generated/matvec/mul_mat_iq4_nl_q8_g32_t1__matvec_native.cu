@@ -27,26 +27,34 @@ constexpr int kChunks = 2;           // 16-byte activation pieces of a thread an
 constexpr int kScales = 1;           // activation scales of a block
 constexpr int kGroups = 1;           // groups a thread meets: one integer sum each
 constexpr int kIntegers = 1;        // integer sums of a block: units x terms
-constexpr uint32_t kTable0 = 0xbfad9881u;
-constexpr uint32_t kTable1 = 0xf6eaddcfu;
-constexpr uint32_t kTable2 = 0x26190d01u;
-constexpr uint32_t kTable3 = 0x71594535u;
+constexpr uint32_t kHalf0 = 0xbfad9881u;
+constexpr uint32_t kHalf1 = 0xf6eaddcfu;
+constexpr uint32_t kHalf2 = 0x271a0e02u;
+constexpr uint32_t kHalf3 = 0x725a4636u;
 // The integer sums of one block of one row: thread t's share. The block starts at byte b of `stage`.
 // x: activation words of this thread; a: their sums by group; s[unit * terms + term]: the result.
 __device__ __forceinline__ void block_sums(const uint8_t* stage, int b, int t, const uint32_t (&x)[4 * kChunks],
-                                           const int (&a)[kGroups], int (&s)[kIntegers]) {
+                                           const int (&a)[kGroups], int (&s)[kIntegers], uint2 table) {
 
     uint32_t w[4];
     qgen_words1<4>(w + 0, stage, b + 2);
     int g0 = 0;
-    g0 = qgen_dot4(qgen_table16(w[0], kTable0, kTable1, kTable2, kTable3), x[0], g0);
-    g0 = qgen_dot4(qgen_table16(w[0] >> 16, kTable0, kTable1, kTable2, kTable3), x[1], g0);
-    g0 = qgen_dot4(qgen_table16(w[1], kTable0, kTable1, kTable2, kTable3), x[2], g0);
-    g0 = qgen_dot4(qgen_table16(w[1] >> 16, kTable0, kTable1, kTable2, kTable3), x[3], g0);
-    g0 = qgen_dot4(qgen_table16(w[2], kTable0, kTable1, kTable2, kTable3), x[4], g0);
-    g0 = qgen_dot4(qgen_table16(w[2] >> 16, kTable0, kTable1, kTable2, kTable3), x[5], g0);
-    g0 = qgen_dot4(qgen_table16(w[3], kTable0, kTable1, kTable2, kTable3), x[6], g0);
-    g0 = qgen_dot4(qgen_table16(w[3] >> 16, kTable0, kTable1, kTable2, kTable3), x[7], g0);
+    g0 = qgen_dot4(qgen_table_low(w[0], table.x, kHalf1), x[0], g0);
+    g0 = qgen_dot4(qgen_table_high(w[0], table.y, kHalf3), x[0], g0);
+    g0 = qgen_dot4(qgen_table_low(w[0] >> 16, table.x, kHalf1), x[1], g0);
+    g0 = qgen_dot4(qgen_table_high(w[0] >> 16, table.y, kHalf3), x[1], g0);
+    g0 = qgen_dot4(qgen_table_low(w[1], table.x, kHalf1), x[2], g0);
+    g0 = qgen_dot4(qgen_table_high(w[1], table.y, kHalf3), x[2], g0);
+    g0 = qgen_dot4(qgen_table_low(w[1] >> 16, table.x, kHalf1), x[3], g0);
+    g0 = qgen_dot4(qgen_table_high(w[1] >> 16, table.y, kHalf3), x[3], g0);
+    g0 = qgen_dot4(qgen_table_low(w[2], table.x, kHalf1), x[4], g0);
+    g0 = qgen_dot4(qgen_table_high(w[2], table.y, kHalf3), x[4], g0);
+    g0 = qgen_dot4(qgen_table_low(w[2] >> 16, table.x, kHalf1), x[5], g0);
+    g0 = qgen_dot4(qgen_table_high(w[2] >> 16, table.y, kHalf3), x[5], g0);
+    g0 = qgen_dot4(qgen_table_low(w[3], table.x, kHalf1), x[6], g0);
+    g0 = qgen_dot4(qgen_table_high(w[3], table.y, kHalf3), x[6], g0);
+    g0 = qgen_dot4(qgen_table_low(w[3] >> 16, table.x, kHalf1), x[7], g0);
+    g0 = qgen_dot4(qgen_table_high(w[3] >> 16, table.y, kHalf3), x[7], g0);
     // d*q
     s[0] = g0;
 }
@@ -88,6 +96,7 @@ __device__ __forceinline__ void matvec(const uint8_t* weight, int64_t row_stride
 
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int t = lane % kLanes, column = lane / kLanes % team_blocks, team = lane / (team_blocks * kLanes);
+    const uint2 table = qgen_table_starts(kHalf0, kHalf2);
     const int steps = (blocks + team_blocks - 1) / team_blocks;
     const int tiles = (rows + warp_rows - 1) / warp_rows;
     const int tile_stride = gridDim.x * kWarps;
@@ -146,7 +155,7 @@ __device__ __forceinline__ void matvec(const uint8_t* weight, int64_t row_stride
                     const uint8_t* stage = ring + (slot * warp_rows + warp_row) * slot_bytes;
                     const int b = (start & 15u) + column * kBlockBytes;
                     int s[kIntegers];
-                    block_sums(stage, b, t, x, a, s);
+                    block_sums(stage, b, t, x, a, s, table);
                     if (block < blocks) {
                         float total = sum[r][sub];
                         total = __fmaf_rn(__fmul_rn(qgen_f16_to_f32(*(const uint16_t*)(stage + b + 0)), dx[0]), __int2float_rn(s[0]), total);

@@ -27,14 +27,14 @@ constexpr int kChunks = 4;           // 16-byte activation pieces of a thread an
 constexpr int kScales = 1;           // activation scales of a block
 constexpr int kGroups = 2;           // groups a thread meets: one integer sum each
 constexpr int kIntegers = 1;        // integer sums of a block: units x terms
-constexpr uint32_t kTable0 = 0xbfad9881u;
-constexpr uint32_t kTable1 = 0xf6eaddcfu;
-constexpr uint32_t kTable2 = 0x26190d01u;
-constexpr uint32_t kTable3 = 0x71594535u;
+constexpr uint32_t kHalf0 = 0xbfad9881u;
+constexpr uint32_t kHalf1 = 0xf6eaddcfu;
+constexpr uint32_t kHalf2 = 0x271a0e02u;
+constexpr uint32_t kHalf3 = 0x725a4636u;
 // The integer sums of one block of one row: thread t's share. The block starts at byte b of `stage`.
 // x: activation words of this thread; a: their sums by group; s[unit * terms + term]: the result.
 __device__ __forceinline__ void block_sums(const uint8_t* stage, int b, int t, const uint32_t (&x)[4 * kChunks],
-                                           const int (&a)[kGroups], int (&s)[kIntegers]) {
+                                           const int (&a)[kGroups], int (&s)[kIntegers], uint2 table) {
     [[maybe_unused]] const int lane0 = 0 + 4 * (t >> 0 & 1);
     [[maybe_unused]] const int lane1 = 2 + 4 * (t >> 0 & 1);
     [[maybe_unused]] const int from0 = qgen_keep(b + 32 * t);
@@ -45,22 +45,38 @@ __device__ __forceinline__ void block_sums(const uint8_t* stage, int b, int t, c
     qgen_words8<8>(w + 0, stage, from0 + 8);
     int g0 = 0;
     int g1 = 0;
-    g0 = qgen_dot4(qgen_table16(w[0], kTable0, kTable1, kTable2, kTable3), x[0], g0);
-    g0 = qgen_dot4(qgen_table16(w[0] >> 16, kTable0, kTable1, kTable2, kTable3), x[1], g0);
-    g0 = qgen_dot4(qgen_table16(w[1], kTable0, kTable1, kTable2, kTable3), x[2], g0);
-    g0 = qgen_dot4(qgen_table16(w[1] >> 16, kTable0, kTable1, kTable2, kTable3), x[3], g0);
-    g0 = qgen_dot4(qgen_table16(w[2], kTable0, kTable1, kTable2, kTable3), x[4], g0);
-    g0 = qgen_dot4(qgen_table16(w[2] >> 16, kTable0, kTable1, kTable2, kTable3), x[5], g0);
-    g0 = qgen_dot4(qgen_table16(w[3], kTable0, kTable1, kTable2, kTable3), x[6], g0);
-    g0 = qgen_dot4(qgen_table16(w[3] >> 16, kTable0, kTable1, kTable2, kTable3), x[7], g0);
-    g1 = qgen_dot4(qgen_table16(w[4], kTable0, kTable1, kTable2, kTable3), x[8], g1);
-    g1 = qgen_dot4(qgen_table16(w[4] >> 16, kTable0, kTable1, kTable2, kTable3), x[9], g1);
-    g1 = qgen_dot4(qgen_table16(w[5], kTable0, kTable1, kTable2, kTable3), x[10], g1);
-    g1 = qgen_dot4(qgen_table16(w[5] >> 16, kTable0, kTable1, kTable2, kTable3), x[11], g1);
-    g1 = qgen_dot4(qgen_table16(w[6], kTable0, kTable1, kTable2, kTable3), x[12], g1);
-    g1 = qgen_dot4(qgen_table16(w[6] >> 16, kTable0, kTable1, kTable2, kTable3), x[13], g1);
-    g1 = qgen_dot4(qgen_table16(w[7], kTable0, kTable1, kTable2, kTable3), x[14], g1);
-    g1 = qgen_dot4(qgen_table16(w[7] >> 16, kTable0, kTable1, kTable2, kTable3), x[15], g1);
+    g0 = qgen_dot4(qgen_table_low(w[0], table.x, kHalf1), x[0], g0);
+    g0 = qgen_dot4(qgen_table_high(w[0], table.y, kHalf3), x[0], g0);
+    g0 = qgen_dot4(qgen_table_low(w[0] >> 16, table.x, kHalf1), x[1], g0);
+    g0 = qgen_dot4(qgen_table_high(w[0] >> 16, table.y, kHalf3), x[1], g0);
+    g0 = qgen_dot4(qgen_table_low(w[1], table.x, kHalf1), x[2], g0);
+    g0 = qgen_dot4(qgen_table_high(w[1], table.y, kHalf3), x[2], g0);
+    g0 = qgen_dot4(qgen_table_low(w[1] >> 16, table.x, kHalf1), x[3], g0);
+    g0 = qgen_dot4(qgen_table_high(w[1] >> 16, table.y, kHalf3), x[3], g0);
+    g0 = qgen_dot4(qgen_table_low(w[2], table.x, kHalf1), x[4], g0);
+    g0 = qgen_dot4(qgen_table_high(w[2], table.y, kHalf3), x[4], g0);
+    g0 = qgen_dot4(qgen_table_low(w[2] >> 16, table.x, kHalf1), x[5], g0);
+    g0 = qgen_dot4(qgen_table_high(w[2] >> 16, table.y, kHalf3), x[5], g0);
+    g0 = qgen_dot4(qgen_table_low(w[3], table.x, kHalf1), x[6], g0);
+    g0 = qgen_dot4(qgen_table_high(w[3], table.y, kHalf3), x[6], g0);
+    g0 = qgen_dot4(qgen_table_low(w[3] >> 16, table.x, kHalf1), x[7], g0);
+    g0 = qgen_dot4(qgen_table_high(w[3] >> 16, table.y, kHalf3), x[7], g0);
+    g1 = qgen_dot4(qgen_table_low(w[4], table.x, kHalf1), x[8], g1);
+    g1 = qgen_dot4(qgen_table_high(w[4], table.y, kHalf3), x[8], g1);
+    g1 = qgen_dot4(qgen_table_low(w[4] >> 16, table.x, kHalf1), x[9], g1);
+    g1 = qgen_dot4(qgen_table_high(w[4] >> 16, table.y, kHalf3), x[9], g1);
+    g1 = qgen_dot4(qgen_table_low(w[5], table.x, kHalf1), x[10], g1);
+    g1 = qgen_dot4(qgen_table_high(w[5], table.y, kHalf3), x[10], g1);
+    g1 = qgen_dot4(qgen_table_low(w[5] >> 16, table.x, kHalf1), x[11], g1);
+    g1 = qgen_dot4(qgen_table_high(w[5] >> 16, table.y, kHalf3), x[11], g1);
+    g1 = qgen_dot4(qgen_table_low(w[6], table.x, kHalf1), x[12], g1);
+    g1 = qgen_dot4(qgen_table_high(w[6], table.y, kHalf3), x[12], g1);
+    g1 = qgen_dot4(qgen_table_low(w[6] >> 16, table.x, kHalf1), x[13], g1);
+    g1 = qgen_dot4(qgen_table_high(w[6] >> 16, table.y, kHalf3), x[13], g1);
+    g1 = qgen_dot4(qgen_table_low(w[7], table.x, kHalf1), x[14], g1);
+    g1 = qgen_dot4(qgen_table_high(w[7], table.y, kHalf3), x[14], g1);
+    g1 = qgen_dot4(qgen_table_low(w[7] >> 16, table.x, kHalf1), x[15], g1);
+    g1 = qgen_dot4(qgen_table_high(w[7] >> 16, table.y, kHalf3), x[15], g1);
     // d*sc*q
     s[0] = (((stage[from1 + 4] & 15) | ((stage[from2 + 2] >> lane0 & 3) << 4)) - 32) * g0 + (((stage[from1 + 4] >> 4 & 15) | ((stage[from2 + 2] >> lane1 & 3) << 4)) - 32) * g1;
 }
@@ -102,6 +118,7 @@ __device__ __forceinline__ void matvec(const uint8_t* weight, int64_t row_stride
 
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int t = lane % kLanes, column = lane / kLanes % team_blocks, team = lane / (team_blocks * kLanes);
+    const uint2 table = qgen_table_starts(kHalf0, kHalf2);
     const int steps = (blocks + team_blocks - 1) / team_blocks;
     const int tiles = (rows + warp_rows - 1) / warp_rows;
     const int tile_stride = gridDim.x * kWarps;
@@ -160,7 +177,7 @@ __device__ __forceinline__ void matvec(const uint8_t* weight, int64_t row_stride
                     const uint8_t* stage = ring + (slot * warp_rows + warp_row) * slot_bytes;
                     const int b = (start & 15u) + column * kBlockBytes;
                     int s[kIntegers];
-                    block_sums(stage, b, t, x, a, s);
+                    block_sums(stage, b, t, x, a, s, table);
 #pragma unroll
                     for (int i = 0; i < kIntegers; ++i)
 #pragma unroll

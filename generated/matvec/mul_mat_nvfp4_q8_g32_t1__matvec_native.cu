@@ -27,14 +27,14 @@ constexpr int kChunks = 4;           // 16-byte activation pieces of a thread an
 constexpr int kScales = 2;           // activation scales of a block
 constexpr int kGroups = 4;           // groups a thread meets: one integer sum each
 constexpr int kIntegers = 4;        // integer sums of a block: units x terms
-constexpr uint32_t kTable0 = 0x03020100u;
-constexpr uint32_t kTable1 = 0x0c080604u;
-constexpr uint32_t kTable2 = 0xfdfeff00u;
-constexpr uint32_t kTable3 = 0xf4f8fafcu;
+constexpr uint32_t kHalf0 = 0x04030200u;
+constexpr uint32_t kHalf1 = 0x0d090705u;
+constexpr uint32_t kHalf2 = 0xfdfeff00u;
+constexpr uint32_t kHalf3 = 0xf4f8fafcu;
 // The integer sums of one block of one row: thread t's share. The block starts at byte b of `stage`.
 // x: activation words of this thread; a: their sums by group; s[unit * terms + term]: the result.
 __device__ __forceinline__ void block_sums(const uint8_t* stage, int b, int t, const uint32_t (&x)[4 * kChunks],
-                                           const int (&a)[kGroups], int (&s)[kIntegers]) {
+                                           const int (&a)[kGroups], int (&s)[kIntegers], uint2 table) {
 
     uint32_t w[8];
     qgen_words4<8>(w + 0, stage, b + 4);
@@ -42,22 +42,38 @@ __device__ __forceinline__ void block_sums(const uint8_t* stage, int b, int t, c
     int g1 = 0;
     int g2 = 0;
     int g3 = 0;
-    g0 = qgen_dot4(qgen_table16(w[0], kTable0, kTable1, kTable2, kTable3), x[0], g0);
-    g0 = qgen_dot4(qgen_table16(w[0] >> 16, kTable0, kTable1, kTable2, kTable3), x[1], g0);
-    g0 = qgen_dot4(qgen_table16(w[1], kTable0, kTable1, kTable2, kTable3), x[2], g0);
-    g0 = qgen_dot4(qgen_table16(w[1] >> 16, kTable0, kTable1, kTable2, kTable3), x[3], g0);
-    g1 = qgen_dot4(qgen_table16(w[2], kTable0, kTable1, kTable2, kTable3), x[4], g1);
-    g1 = qgen_dot4(qgen_table16(w[2] >> 16, kTable0, kTable1, kTable2, kTable3), x[5], g1);
-    g1 = qgen_dot4(qgen_table16(w[3], kTable0, kTable1, kTable2, kTable3), x[6], g1);
-    g1 = qgen_dot4(qgen_table16(w[3] >> 16, kTable0, kTable1, kTable2, kTable3), x[7], g1);
-    g2 = qgen_dot4(qgen_table16(w[4], kTable0, kTable1, kTable2, kTable3), x[8], g2);
-    g2 = qgen_dot4(qgen_table16(w[4] >> 16, kTable0, kTable1, kTable2, kTable3), x[9], g2);
-    g2 = qgen_dot4(qgen_table16(w[5], kTable0, kTable1, kTable2, kTable3), x[10], g2);
-    g2 = qgen_dot4(qgen_table16(w[5] >> 16, kTable0, kTable1, kTable2, kTable3), x[11], g2);
-    g3 = qgen_dot4(qgen_table16(w[6], kTable0, kTable1, kTable2, kTable3), x[12], g3);
-    g3 = qgen_dot4(qgen_table16(w[6] >> 16, kTable0, kTable1, kTable2, kTable3), x[13], g3);
-    g3 = qgen_dot4(qgen_table16(w[7], kTable0, kTable1, kTable2, kTable3), x[14], g3);
-    g3 = qgen_dot4(qgen_table16(w[7] >> 16, kTable0, kTable1, kTable2, kTable3), x[15], g3);
+    g0 = qgen_dot4(qgen_table_low(w[0], table.x, kHalf1), x[0], g0);
+    g0 = qgen_dot4(qgen_table_high(w[0], table.y, kHalf3), x[0], g0);
+    g0 = qgen_dot4(qgen_table_low(w[0] >> 16, table.x, kHalf1), x[1], g0);
+    g0 = qgen_dot4(qgen_table_high(w[0] >> 16, table.y, kHalf3), x[1], g0);
+    g0 = qgen_dot4(qgen_table_low(w[1], table.x, kHalf1), x[2], g0);
+    g0 = qgen_dot4(qgen_table_high(w[1], table.y, kHalf3), x[2], g0);
+    g0 = qgen_dot4(qgen_table_low(w[1] >> 16, table.x, kHalf1), x[3], g0);
+    g0 = qgen_dot4(qgen_table_high(w[1] >> 16, table.y, kHalf3), x[3], g0);
+    g1 = qgen_dot4(qgen_table_low(w[2], table.x, kHalf1), x[4], g1);
+    g1 = qgen_dot4(qgen_table_high(w[2], table.y, kHalf3), x[4], g1);
+    g1 = qgen_dot4(qgen_table_low(w[2] >> 16, table.x, kHalf1), x[5], g1);
+    g1 = qgen_dot4(qgen_table_high(w[2] >> 16, table.y, kHalf3), x[5], g1);
+    g1 = qgen_dot4(qgen_table_low(w[3], table.x, kHalf1), x[6], g1);
+    g1 = qgen_dot4(qgen_table_high(w[3], table.y, kHalf3), x[6], g1);
+    g1 = qgen_dot4(qgen_table_low(w[3] >> 16, table.x, kHalf1), x[7], g1);
+    g1 = qgen_dot4(qgen_table_high(w[3] >> 16, table.y, kHalf3), x[7], g1);
+    g2 = qgen_dot4(qgen_table_low(w[4], table.x, kHalf1), x[8], g2);
+    g2 = qgen_dot4(qgen_table_high(w[4], table.y, kHalf3), x[8], g2);
+    g2 = qgen_dot4(qgen_table_low(w[4] >> 16, table.x, kHalf1), x[9], g2);
+    g2 = qgen_dot4(qgen_table_high(w[4] >> 16, table.y, kHalf3), x[9], g2);
+    g2 = qgen_dot4(qgen_table_low(w[5], table.x, kHalf1), x[10], g2);
+    g2 = qgen_dot4(qgen_table_high(w[5], table.y, kHalf3), x[10], g2);
+    g2 = qgen_dot4(qgen_table_low(w[5] >> 16, table.x, kHalf1), x[11], g2);
+    g2 = qgen_dot4(qgen_table_high(w[5] >> 16, table.y, kHalf3), x[11], g2);
+    g3 = qgen_dot4(qgen_table_low(w[6], table.x, kHalf1), x[12], g3);
+    g3 = qgen_dot4(qgen_table_high(w[6], table.y, kHalf3), x[12], g3);
+    g3 = qgen_dot4(qgen_table_low(w[6] >> 16, table.x, kHalf1), x[13], g3);
+    g3 = qgen_dot4(qgen_table_high(w[6] >> 16, table.y, kHalf3), x[13], g3);
+    g3 = qgen_dot4(qgen_table_low(w[7], table.x, kHalf1), x[14], g3);
+    g3 = qgen_dot4(qgen_table_high(w[7], table.y, kHalf3), x[14], g3);
+    g3 = qgen_dot4(qgen_table_low(w[7] >> 16, table.x, kHalf1), x[15], g3);
+    g3 = qgen_dot4(qgen_table_high(w[7] >> 16, table.y, kHalf3), x[15], g3);
     // d*q, unit 0
     s[0] = g0;
     // d*q, unit 1
@@ -105,6 +121,7 @@ __device__ __forceinline__ void matvec(const uint8_t* weight, int64_t row_stride
 
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int t = lane % kLanes, column = lane / kLanes % team_blocks, team = lane / (team_blocks * kLanes);
+    const uint2 table = qgen_table_starts(kHalf0, kHalf2);
     const int steps = (blocks + team_blocks - 1) / team_blocks;
     const int tiles = (rows + warp_rows - 1) / warp_rows;
     const int tile_stride = gridDim.x * kWarps;
@@ -163,7 +180,7 @@ __device__ __forceinline__ void matvec(const uint8_t* weight, int64_t row_stride
                     const uint8_t* stage = ring + (slot * warp_rows + warp_row) * slot_bytes;
                     const int b = (start & 15u) + column * kBlockBytes;
                     int s[kIntegers];
-                    block_sums(stage, b, t, x, a, s);
+                    block_sums(stage, b, t, x, a, s, table);
                     if (block < blocks) {
                         float total = sum[r][sub];
                         total = __fmaf_rn(__fmul_rn(qgen_ue4m3_half_to_f32(*(const uint8_t*)(stage + b + 0)), dx[0]), __int2float_rn(s[0]), total);

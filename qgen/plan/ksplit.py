@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 
 from qgen.plan.lanes import Names, plan_lanes
-from qgen.plan.matvec import PIECE, Launch, contract, four, largest, table_words
+from qgen.plan.matvec import PIECE, Launch, contract, four, largest, summed_halves, table_words
 from qgen.plan.records import Contract, LaneConstant, LaneInt, Step, TermPlan, Words
 from qgen.plan.refuse import refuse
 from qgen.plan.rungs import (
@@ -132,6 +132,7 @@ class KsplitPlan:
     terms: tuple[TermPlan, ...]
     scale_words: tuple[ScaleWord | None, ...]  # by term
     table: tuple[str, ...]
+    halves: tuple[str, ...]  # the same as summed_halves; () where there are none
     units: int
     groups: int
     code_mul: int
@@ -188,6 +189,7 @@ def plan_ksplit(format: Format, storage: str = "native") -> KsplitPlan:
         refuse(format, f"{groups} integer scales a block", "at most 16")
     if packed:
         _check_scales(format, codes, groups, scaled)
+    numbers = tuple(int(v) for v in format.codebook(codes.table).numbers) if codes.table else ()
     terms = plan_terms(format, codes, program, agreed.unit, group, Names(format, LANES) if tile else names)
     if tile:
         terms = tuple(_in_tile(term, names) for term in terms)
@@ -277,7 +279,8 @@ def plan_ksplit(format: Format, storage: str = "native") -> KsplitPlan:
         pairs=pairs,
         terms=terms,
         scale_words=words,
-        table=table_words(tuple(int(v) for v in format.codebook(codes.table).numbers)) if codes.table else (),
+        table=table_words(numbers),
+        halves=table_words((summed_halves(numbers) if numbers else None) or ()),
         units=units,
         groups=groups,
         code_mul=int(codes.mul) if not codes.table else 1,

@@ -76,6 +76,7 @@ class MatvecPlan:
     origins: tuple[LaneConstant, ...]  # of a thread's addresses, counted from the block's start
     terms: tuple[TermPlan, ...]
     table: tuple[str, ...]
+    halves: tuple[str, ...]  # the same as summed_halves; () where there are none
     units: int
     groups: int
     unit_of_group: tuple[int, ...]
@@ -229,6 +230,7 @@ def plan_matvec(format: Format) -> MatvecPlan:
         origins=tuple(names.origins.values()),
         terms=terms,
         table=table_words(table),
+        halves=table_words((summed_halves(table) if table else None) or ()),
         units=format.block // agreed.unit,
         groups=len(program.group_words) - 1,
         unit_of_group=tuple(g * group // agreed.unit if lanes == 1 else 0 for g in range(len(program.group_words) - 1)),
@@ -246,6 +248,25 @@ def table_words(values: tuple[int, ...]) -> tuple[str, ...]:
     """A 16-entry int8 codebook as four little-endian register constants."""
     data = [v & 0xFF for v in values]
     return tuple(f"0x{sum(data[4 * i + k] << (8 * k) for k in range(4)):08x}u" for i in range(len(data) // 4))
+
+
+def summed_halves(values: tuple[int, ...]) -> tuple[int, ...] | None:
+    """A 16-entry int8 codebook as halves L and H, so that entry n is a sum of two look-ups without a choice.
+
+    A look-up of n in L gives L[n] where n < 8, and the sign of L[n - 8] as 0 or -1 elsewhere; in H it gives H[n - 8]
+    where n >= 8, and the sign of H[n] elsewhere: PTX prmt with the selector n, and n ^ 8 for H. Entries i and i + 8 are
+    found together: each gives way to the other's sign. None where an entry has no such form within int8.
+    """
+    low, high = [], []
+    for below, above in zip(values[:8], values[8:], strict=True):
+        signs = ((s, t) for s in (0, -1) for t in (0, -1))  # of L[i] and H[i]
+        ways = [(below - t, above - s) for s, t in signs if (below - t < 0, above - s < 0) == (s < 0, t < 0)]
+        ways = [way for way in ways if all(-128 <= v <= 127 for v in way)]
+        if not ways:
+            return None
+        low.append(ways[0][0])
+        high.append(ways[0][1])
+    return (*low, *high)
 
 
 @dataclass(frozen=True)

@@ -172,7 +172,13 @@ DECODING = [
     Mutant("wrong shift", ("Q2_K", "narrow"), (("w[3] >> 6 &", "w[3] >> 5 &"),), BITS),
     Mutant("codes doubled once too few", ("Q1_0", "narrow"), (("g3 = 2 * g3", "g3 = 1 * g3"),), BITS),
     Mutant("high nibbles looked up twice", ("IQ4_NL", "narrow"), (("w[3] >> 16", "w[3]"),), BITS),
-    Mutant("wrong codebook entry", ("IQ4_XS", "narrow"), (("kTable2 = 0x26190d01u", "kTable2 = 0x26190c01u"),), BITS),
+    Mutant("wrong codebook entry", ("IQ4_XS", "narrow"), (("kHalf2 = 0x271a0e02u", "kHalf2 = 0x271a0d02u"),), BITS),
+    Mutant("high half of the codebook left out", ("MXFP4", "narrow"), (
+        ("    g0 = qgen_dot4(qgen_table_high(w[3], table.y, kHalf3), x[6], g0);\n", ""),
+    ), BITS),
+    Mutant("halves of the codebook swapped", ("NVFP4", "narrow"), (
+        ("qgen_table_starts(kHalf0, kHalf2)", "qgen_table_starts(kHalf2, kHalf0)"),
+    ), BITS),
     Mutant("scale offset forgotten", ("IQ4_XS", "narrow"), ((" - 32)", " - 0)"),), BITS),
     Mutant("scale of another unit", ("NVFP4", "narrow"), (("stage + b + 3)", "stage + b + 2)"),), BITS),
     Mutant("codes read one byte early", ("MXFP4", "narrow"), (("stage, b + 1)", "stage, b + 0)"),), BITS),
@@ -205,7 +211,7 @@ HELPERS = [
     *_header("spread of packed pairs", ("PACKED_PAIRS", "narrow"), ("pair | pair << 16", "pair | pair << 15"), BITS),
     *_header("words not shifted", TQ1, ("shift = (at & 3) * 8", "shift = (at & 2) * 4"), BITS),
     *_header("word shifted into itself", TQ1, ("high = p[i + 1]", "high = p[i]"), BITS),
-    *_header("high half of the codebook", ("IQ4_NL", "narrow"), ("w & 0x8888u", "w & 0x0888u"), BITS),
+    *_header("high half of the codebook", ("IQ4_NL", "narrow"), ("w ^ 0x8888u", "w ^ 0x0888u"), BITS),
     *_header("order of the digits' bytes", TQ1, ("0x7351u", "0x7531u"), BITS),
     *_header("least scales", ("MXFP4", "narrow"), ("e < 2 ?", "e < 1 ?"), BITS),
     *_header("bit 7 of a scale", ("NVFP4", "narrow"), ("v == 0x7fu", "(v & 0x7fu) == 0x7fu"), BITS),

@@ -26,6 +26,7 @@ from qgen.plan import (
     plan_matvec,
     plan_quantize_fragments,
 )
+from qgen.plan.matvec import summed_halves
 from qgen.plan.rungs import SHARED_LIMIT
 from qgen.plan.tile import ROWS
 from qgen.spec import Format, load_format, load_formats
@@ -233,3 +234,25 @@ def check_made_up(format: Format, plan: KsplitPlan) -> None:
         offset = plan.alignment * (3 % starts)
         judged.check(given, Case(rows=19, blocks=blocks, tokens=rung.columns - 1, pad=plan.alignment, offset=offset))
         judged.check(operands(format, 2), Case(rows=3, blocks=2, tokens=rung.columns + 1, y_pad=1, multiprocessors=9))
+
+
+@pytest.mark.parametrize("below", range(-128, 128))
+def test_halves_of_a_codebook_add_up(below: int) -> None:
+    """Entries i and i + 8 decide together: all pairs of int8 values, by what prmt does with bit 3 of a selector."""
+    for above in range(-128, 128):
+        values = (below,) * 8 + (above,) * 8
+        halves = summed_halves(values)
+        if halves is None:
+            # Where both give way to a sign, or the other's sign would leave int8, one of them is at int8's end.
+            assert 127 in (below, above)
+            continue
+        low, high = halves[:8], halves[8:]
+        signs = [-1 if v < 0 else 0 for v in halves]
+        assert all(-128 <= v <= 127 for v in halves)
+        assert [low[n] + signs[8 + n] for n in range(8)] == list(values[:8])
+        assert [signs[n] + high[n] for n in range(8)] == list(values[8:])
+
+
+def test_codebooks_in_use_have_halves() -> None:
+    found = {name: plan for name, plan in LADDERS.items() if plan.table}
+    assert {"IQ4_NL", "IQ4_XS", "MXFP4", "NVFP4"} <= set(found) and all(plan.halves for plan in found.values())

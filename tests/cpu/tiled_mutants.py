@@ -102,6 +102,10 @@ TILES = [
         ("at = place[m / 2] + 1 * (kSplit * kTileBytes)", "at = place[m / 2]")),
     *_each("bundles of a warp too close", {ONE: BITS, DENSE: BITS, DIGITS: BITS},
         ("place[m] += kSplit * kBundle * kTileBytes", "place[m] += kBundle * kTileBytes")),
+    *_one("high half of a codebook left out", TABLE, BITS,
+        ("if constexpr (halved) qgen_mma_k32(", "if constexpr (false) qgen_mma_k32(")),
+    *_one("high half of a codebook with row g's codes twice", ("MXFP4", 1), BITS,
+        ("h[0][0], h[1][0], h[0][1], h[1][1]", "h[0][0], h[0][0], h[0][1], h[0][1]")),
     *_one("second row tile where there is none", WIDE, BITS, ("row_end - tile > 16", "row_end - tile > 24")),
     *_one("slices of the first bundle", DENSE, BITS, ("sum + i * kBundle % (kSlices / kSplit)", "sum")),
 ]  # fmt: skip
