@@ -31,7 +31,7 @@ _OPCODES: Mapping[str, str] = {
 PIPES = tuple(_OPCODES)
 _PIPE = {opcode: pipe for pipe, opcodes in _OPCODES.items() for opcode in opcodes.split()}
 
-_HEAVY = ("IDP", "IMAD")
+_HEAVY = ("HADD2", "IDP", "IMAD")
 
 
 def pipe_of(instruction: Instruction) -> str:
