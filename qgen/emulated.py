@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -17,6 +17,14 @@ from qgen.weights import Weight
 ARCH = "sm_90"  # the architecture the emulator stands for
 MULTIROW_ARCH = "sm_75"  # the one whose routes pick among the kernels for a few tokens without tensor cores
 Order = Literal["forward", "reverse", "shuffle"]
+
+
+@dataclass(frozen=True)
+class Launched:
+    """Results of a matmul kernel, as a call gives them, and what its launch did to its buffers, "weight" among them."""
+
+    y: NDArray[np.float32]
+    report: emulate.Report
 
 
 class EmulatedMatvec:
@@ -43,12 +51,25 @@ class EmulatedMatvec:
 
         order, seed: which thread goes next, see qgen.emulate. Raises QgenError for any fault of the kernels.
         """
+        return self.run(rows, x, instance=instance, order=order, seed=seed).y
+
+    def run(
+        self,
+        rows: NDArray[np.uint8],
+        x: NDArray[np.float32],
+        *,
+        instance: plan.Instance | None = None,
+        order: Order = "forward",
+        seed: int = 0,
+        count_sectors: bool = False,
+    ) -> Launched:
+        """As a call, with the launch's report; count_sectors: as for qgen.emulate."""
         chosen = instance or routed_instance(self.plan, len(rows), x.size, ARCH)
         weight = np.ascontiguousarray(rows)
         activation = self.activation(x, order=order, seed=seed)
         y = np.full(len(weight), np.nan, dtype=np.float32)
         second = plan.launch(self.plan, chosen, len(weight), multiprocessors=1, ctas_per_multiprocessor=1)
-        self._matvec.launch(
+        report = self._matvec.launch(
             chosen.name,
             grid=second.grid,
             block=second.block,
@@ -63,9 +84,10 @@ class EmulatedMatvec:
             ],
             order=order,
             seed=seed,
+            count_sectors=count_sectors,
             dependent=True,
         )
-        return y
+        return Launched(y, report)
 
     def activation(self, x: NDArray[np.float32], *, order: Order = "forward", seed: int = 0) -> NDArray[np.uint8]:
         """x float32[K] quantised, as the workspace of a launch holds it; bytes that no kernel writes are 0."""
@@ -100,6 +122,19 @@ class EmulatedMultirow:
         instance: left out, the one the dispatch of MULTIROW_ARCH picks for T > 1; any one takes any T of 1 and more
         order, seed: which thread goes next, see qgen.emulate. Raises QgenError for any fault of the kernels.
         """
+        return self.run(rows, x, instance=instance, order=order, seed=seed).y
+
+    def run(
+        self,
+        rows: NDArray[np.uint8],
+        x: NDArray[np.float32],
+        *,
+        instance: plan.MultirowInstance | None = None,
+        order: Order = "forward",
+        seed: int = 0,
+        count_sectors: bool = False,
+    ) -> Launched:
+        """As a call, with the launch's report; count_sectors: as for qgen.emulate."""
         tokens, columns = x.shape
         blocks = columns // self.format.block
         chosen = instance or routed_batch(self.format, len(rows), columns, tokens, MULTIROW_ARCH)
@@ -108,7 +143,7 @@ class EmulatedMultirow:
         activation = self.activation(x, order=order, seed=seed)
         y = np.full((tokens, len(weight)), np.nan, dtype=np.float32)
         launch, grid_y = plan.launch_multirow(chosen, len(weight), tokens, multiprocessors=1, ctas_per_multiprocessor=1)
-        self._program(chosen).launch(
+        report = self._program(chosen).launch(
             chosen.name,
             grid=(launch.grid, grid_y, 1),
             block=launch.block,
@@ -125,9 +160,10 @@ class EmulatedMultirow:
             ],
             order=order,
             seed=seed,
+            count_sectors=count_sectors,
             dependent=True,
         )
-        return y
+        return Launched(y, report)
 
     def activation(self, x: NDArray[np.float32], *, order: Order = "forward", seed: int = 0) -> NDArray[np.uint8]:
         """x float32[T, K] quantised, as the workspace of a launch holds it; bytes that no kernel writes are 0."""
@@ -200,6 +236,19 @@ class EmulatedLadder:
         rung: left out, the one the dispatch picks for T > 1; any rung takes any T of 1 and more
         order, seed: which thread goes next, see qgen.emulate. Raises QgenError for any fault of the kernels.
         """
+        return self.run(rows, x, rung=rung, order=order, seed=seed).y
+
+    def run(
+        self,
+        rows: NDArray[np.uint8],
+        x: NDArray[np.float32],
+        *,
+        rung: plan.Rung | None = None,
+        order: Order = "forward",
+        seed: int = 0,
+        count_sectors: bool = False,
+    ) -> Launched:
+        """As a call, with the launch's report; count_sectors: as for qgen.emulate."""
         tokens, columns = x.shape
         blocks = columns // self.format.block
         storage = self.plan.storage
@@ -213,7 +262,7 @@ class EmulatedLadder:
         launch, grid_y = plan.launch_ksplit(
             self.plan, chosen, len(rows), tokens, multiprocessors=1, ctas_per_multiprocessor=1
         )
-        self._ladder.launch(
+        report = self._ladder.launch(
             chosen.name,
             grid=(launch.grid, grid_y, 1),
             block=launch.block,
@@ -229,9 +278,10 @@ class EmulatedLadder:
             ],
             order=order,
             seed=seed,
+            count_sectors=count_sectors,
             dependent=True,
         )
-        return y
+        return Launched(y, report)
 
     def activation(self, x: NDArray[np.float32], *, order: Order = "forward", seed: int = 0) -> NDArray[np.uint8]:
         """x float32[T, K] quantised, as the workspace of a launch holds it; bytes that no kernel writes are 0."""

@@ -306,6 +306,20 @@ def ladder_candidates(case: Case, plans: Sequence[Plan], *, arch: str) -> list[A
     return [*(c for c in found if c.routed), *_rungs(own, arch, None)]
 
 
+def every_candidate(case: Case, plans: Sequence[Plan], *, arch: str) -> list[AnyCandidate]:
+    """Every kernel for int8 activations that runs on `arch` and takes the case, whether a route leads to it or not; of
+    the variants of multirow first those that hold all tokens.
+
+    Raises QgenError when no plan takes the case.
+    """
+    own = of_activation((plan for plan in plans if plan.format == case.format.name), "", case.storage)
+    found = ladder_candidates(case, own, arch=arch)
+    found += candidates(case, own, every=True, arch=arch)
+    variants = [i for plan in own if isinstance(plan, MultirowPlan) for i in plan.instances]
+    found += _multirows(own, sorted(variants, key=lambda i: (i.columns < case.tokens, i.columns)), None)
+    return list({c.instance.name: c for c in reversed(found)}.values())[::-1]
+
+
 def _float_rungs(case: Case, plans: Sequence[Plan], arch: str) -> list[FloatCandidate]:
     """Every rung that fits the architecture. Raises QgenError where the dispatch refuses the case."""
     shape = case.shape

@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,6 +46,13 @@ ROLES: Mapping[str, tuple[str, ...]] = {
         "smsp__sass_inst_executed_op_ldgsts.sum",
         "sm__sass_inst_executed_op_ldgsts.sum",
     ),
+    "bulk_bytes": (
+        "l1tex__m_xbar2l1tex_read_bytes_mem_global_op_tma_ld.sum",
+        "l1tex__m_xbar2l1tex_read_sectors_mem_global_op_tma_ld.sum",
+    ),
+    "l1_fill_bytes": ("l1tex__m_xbar2l1tex_read_bytes.sum", "l1tex__m_xbar2l1tex_read_sectors.sum"),
+    "l1_hit_percent": ("l1tex__t_sector_hit_rate.pct",),
+    "l2_hit_percent": ("lts__t_sector_hit_rate.pct",),
     "l2_read_sectors": (
         "lts__t_sectors_srcunit_tex_op_read.sum",
         "lts__t_sectors_op_read.sum",
@@ -53,28 +60,41 @@ ROLES: Mapping[str, tuple[str, ...]] = {
     ),
     "dram_bytes": ("dram__bytes_read.sum", "dram__sectors_read.sum"),
     "instructions": ("smsp__inst_executed.sum", "sm__inst_executed.sum"),
+    "issued": ("smsp__inst_issued.sum", "sm__inst_issued.sum"),
     "local_load_sectors": ("l1tex__t_sectors_pipe_lsu_mem_local_op_ld.sum",),
     "local_store_sectors": ("l1tex__t_sectors_pipe_lsu_mem_local_op_st.sum",),
     "occupancy_percent": ("sm__warps_active" + _PERCENT,),
     "issue_percent": ("smsp__issue_active" + _PERCENT, "sm__inst_issued" + _PERCENT),
     "dram_percent": ("dram__throughput.avg.pct_of_peak_sustained_elapsed",),
 }
-_PIPES = re.compile(r"^sm__inst_executed_pipe_(?:adu|alu|cbu|fma|fmaheavy|fmalite|fp16|lsu|tensor.*|tex|uniform|xu)$")
+_PIPES = re.compile(
+    r"^sm__inst_executed_pipe_(?:adu|alu|cbu|fma|fmaheavy|fmalite|fp16|lsu|tensor.*|tex|tma|uniform|xu)$"
+)
 _COPIES = re.compile(r"^(?:l1tex|sm|smsp)__.*(?:sectors|bytes).*global_op_ldgsts(?:_cache_access|_cache_bypass)?$")
+_STALLS = re.compile(r"^smsp__average_warps_issue_stalled_(?P<reason>[a-z_]+?)_per_issue_active$")
 _MOST_EXTRAS = 12
+PIPE, EXECUTED, STALLED = "pipe ", "executed ", "stalled "  # how the names of extras begin, before a pipe or a reason
 
 
 @dataclass(frozen=True)
 class Choice:
     """Counters to ask for: role -> full name, and the roles this ncu has nothing for.
 
-    extras: what is good to have, "pipe NAME" and the other counts of copies under their own names; where ncu refuses
-    one of all these names, the roles alone are asked for again
+    pipes: "pipe NAME", percent of its peak, and "executed NAME", warp instructions
+    extras: what is good to have: "stalled REASON", warps waiting for it while one issues, and the other counts of
+    copies under their own names
     """
 
     names: Mapping[str, str]
+    pipes: Mapping[str, str]
     extras: Mapping[str, str]
     missing: tuple[str, ...]
+
+    def asks(self) -> Iterator[Mapping[str, str]]:
+        """What to ask for, most first: where ncu refuses one name of many, the next has fewer."""
+        yield {**self.names, **self.pipes, **self.extras}
+        yield {**self.names, **self.pipes}
+        yield self.names
 
 
 def known_metrics(listing: str) -> frozenset[str]:
@@ -83,7 +103,7 @@ def known_metrics(listing: str) -> frozenset[str]:
 
 
 def choose(known: Iterable[str]) -> Choice:
-    """For every role the first name that is known, and the utilisation of every pipe."""
+    """For every role the first name that is known; every pipe's use and instructions, and every reason of a stall."""
     have = frozenset(known)
     names: dict[str, str] = {}
     missing = []
@@ -93,11 +113,15 @@ def choose(known: Iterable[str]) -> Choice:
             names[role] = found
         else:
             missing.append(role)
-    pipes = sorted(name for name in have if _PIPES.match(name))
-    extras = {f"pipe {name.removeprefix('sm__inst_executed_pipe_')}": name + _PERCENT for name in pipes}
+    pipes: dict[str, str] = {}
+    for name in sorted(name for name in have if _PIPES.match(name)):
+        pipe = name.removeprefix("sm__inst_executed_pipe_")
+        pipes |= {PIPE + pipe: name + _PERCENT, EXECUTED + pipe: f"{name}.sum"}
+    stalls = sorted((found["reason"], found[0]) for found in map(_STALLS.match, have) if found)
+    extras = {STALLED + reason: f"{name}.ratio" for reason, name in stalls if not reason.endswith("_not_issued")}
     copies = sorted(f"{name}.sum" for name in have if _COPIES.match(name) and f"{name}.sum" not in names.values())
     extras |= {name: name for name in copies[:_MOST_EXTRAS]}
-    return Choice(names=names, extras=extras, missing=tuple(missing))
+    return Choice(names=names, pipes=pipes, extras=extras, missing=tuple(missing))
 
 
 def parse_csv(text: str, kernel: str) -> dict[str, float]:

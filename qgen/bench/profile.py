@@ -1,4 +1,4 @@
-"""`qgen profile`: one kernel's traffic as the profiler counts it, beside what the emulator counts in the same text."""
+"""`qgen profile`: what the profiler counts of kernels, beside what emulator and machine code predict of them."""
 
 from __future__ import annotations
 
@@ -10,20 +10,42 @@ from typing import Any
 
 import numpy as np
 
-from qgen import emit, emulate, plan
 from qgen.bench import ncu
-from qgen.bench.cases import Candidate, Case, candidates, choose_formats, parse_shape
-from qgen.bench.matvec import pattern
-from qgen.emulated import ARCH
+from qgen.bench.cases import (
+    AnyCandidate,
+    Candidate,
+    Case,
+    FloatCandidate,
+    MultirowCandidate,
+    Skipped,
+    candidates,
+    cases,
+    choose_formats,
+    every_candidate,
+    parse_shape,
+)
+from qgen.bench.instructions import SHAPE, predict
+from qgen.bench.matvec import SEED, pattern
+from qgen.emulated import ARCH, EmulatedLadder, EmulatedMatvec, EmulatedMultirow
 from qgen.errors import QgenError
-from qgen.plan import plan_all
-from qgen.spec import load_formats
+from qgen.plan import Plan, plan_all
+from qgen.spec import Format, load_formats
 
 SECTOR = 32  # bytes
-SAMPLE_WARPS = 2  # row tiles of a CTA's warps that the emulator runs; rows repeat their traffic
-SHAPE = "14336x4096"
+SAMPLE_CTAS = 2  # whose rows the emulator runs; others repeat their traffic
 
 Profiler = Callable[[Sequence[str], str, Sequence[str]], Mapping[str, float]]
+
+# The profiler's pipes that make up one of qgen.count; of several lists the first of which all are there.
+COUNTED: Mapping[str, tuple[tuple[str, ...], ...]] = {
+    "alu": (("alu",),),
+    "fma": (("fma",), ("fmaheavy", "fmalite")),
+    "xu": (("xu",),),
+    "lsu": (("lsu",),),
+    "tensor": (("tensor",), ("tensor_op_imma",)),
+    "uniform": (("uniform",),),
+    "control": (("cbu", "adu"),),
+}
 
 
 @dataclass(frozen=True)
@@ -40,22 +62,32 @@ class Emulated:
 class Profile:
     """One kernel on one case. `counters`: role -> value; `raw`: the profiler's own names.
 
-    emulated: None, with the reason in `notes`, where the emulator cannot run; counters are empty likewise
+    emulated, predicted (instructions a weight by pipe, see qgen.count): None, with the reason in `notes`, where they
+    could not be taken; counters are empty likewise
     """
 
     kernel: str
+    label: str
     format: str
-    shape: str
+    rows: int
+    columns: int
+    tokens: int
+    storage: str
     packed_bytes: int
-    weights: int
     emulated: Emulated | None
+    predicted: Mapping[str, float] | None
     counters: Mapping[str, float]
     raw: Mapping[str, float]
     notes: tuple[str, ...]
 
     @property
+    def weights(self) -> int:
+        """N x K."""
+        return self.rows * self.columns
+
+    @property
     def copied_bytes(self) -> float | None:
-        """Sectors that global-to-shared copies (the weights' way in) moved, in bytes.
+        """Sectors that cp.async (the weights' way in where there are no bulk copies) moved, in bytes.
 
         The sum of the copies that bypass L1 and those that do not, or the count of all, whichever saw more: a chip
         may lack one of these counters.
@@ -67,155 +99,204 @@ class Profile:
         return SECTOR * max(counts) if counts else None
 
     @property
-    def dram_bytes(self) -> float | None:
-        """Bytes read from device memory: weights and activation."""
-        return self.counters.get("dram_bytes")
-
-    @property
-    def instructions_a_weight(self) -> float | None:
-        """Thread instructions executed a weight: warp instructions x 32 over N x K."""
-        count = self.counters.get("instructions")
-        return None if count is None else 32 * count / self.weights
+    def measured(self) -> dict[str, float]:
+        """Instructions a weight as the profiler counted them, by pipe of qgen.count where it has them, and "all"."""
+        found: dict[str, float] = {}
+        for pipe, ways in COUNTED.items():
+            for way in ways:
+                counts = [self.counters.get(ncu.EXECUTED + name) for name in way]
+                known = [count for count in counts if count is not None]
+                if len(known) == len(way):
+                    found[pipe] = 32 * sum(known) / self.weights
+                    break
+        if "instructions" in self.counters:
+            found["all"] = 32 * self.counters["instructions"] / self.weights
+        return found
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, the derived figures among it."""
-        return asdict(self) | {
-            "copied_bytes": self.copied_bytes,
-            "dram_bytes": self.dram_bytes,
-            "instructions_a_weight": self.instructions_a_weight,
+        return asdict(self) | {"copied_bytes": self.copied_bytes, "measured": self.measured}
+
+
+@dataclass(frozen=True)
+class Profiles:
+    """What one `qgen profile` found."""
+
+    rows: tuple[Profile, ...]
+    skipped: tuple[Skipped, ...]
+    command: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "command": self.command,
+            "rows": [row.to_json() for row in self.rows],
+            "skipped": [asdict(some) for some in self.skipped],
         }
 
 
-def choose(format: str, shape: str, kernel: str | None) -> tuple[Case, Candidate]:
-    """The case and the kernel to look at: the routed one, or the one named. Raises QgenError for names unknown."""
-    formats = load_formats()
-    plans, _ = plan_all(formats)
-    (chosen,) = choose_formats([format], formats, plans)
-    case = Case(chosen, parse_shape(shape))
-    if case.shape.columns % chosen.block:
-        raise QgenError(
-            stage="bench",
-            subject=f"--shape {shape}",
-            found=f"K = {case.shape.columns}",
-            allowed=f"a multiple of {chosen.block}, the block of {chosen.name}",
-            next="choose another K",
-        )
-    found = [c for c in candidates(case, plans, every=kernel is not None, arch=ARCH) if isinstance(c, Candidate)]
+def choose(case: Case, plans: Sequence[Plan], kernel: str | None) -> AnyCandidate:
+    """The kernel to look at: the routed one, or the one named. Raises QgenError for a name that the case has not."""
+    if kernel is None:
+        return next(c for c in candidates(case, plans, every=False, arch=ARCH) if c.routed)
+    found = every_candidate(case, plans, arch=ARCH)
     for candidate in found:
-        if kernel in (None, candidate.instance.name, candidate.label):
-            return case, candidate
+        if kernel in (candidate.instance.name, candidate.label):
+            return candidate
     raise QgenError(
         stage="bench",
         subject=f"--kernel {kernel}",
-        found=f"no such kernel of {chosen.name}",
-        allowed=", ".join(candidate.label for candidate in found),
-        next=f"run `qgen show {chosen.name}`",
+        found=f"no such kernel of {case}, {case.storage} storage",
+        allowed=", ".join(candidate.instance.name for candidate in found),
+        next=f"run `qgen show {case.format.name}`",
     )
 
 
-def emulated(case: Case, candidate: Candidate) -> Emulated:
+def emulated(case: Case, candidate: AnyCandidate) -> Emulated:
     """Count the weight reads of the kernel's text on the first rows of the matrix. Raises QgenError without g++."""
-    matvec, instance = candidate.plan, candidate.instance
-    rows = min(case.shape.rows, SAMPLE_WARPS * matvec.warps * instance.warp_rows)
+    assert not isinstance(candidate, FloatCandidate)
+    if isinstance(candidate, Candidate):
+        a_cta = candidate.plan.warps * candidate.instance.warp_rows
+    elif isinstance(candidate, MultirowCandidate):
+        a_cta = candidate.instance.warps * candidate.instance.warp_rows
+    else:
+        a_cta = candidate.instance.rows
+    rows = min(case.shape.rows, SAMPLE_CTAS * a_cta)
     blocks = pattern(case.format)["block"]
     weight = blocks[np.arange(rows * case.blocks) % len(blocks)].reshape(rows, case.row_bytes)
-    program = emulate.compile(emit.emit(matvec).text, matvec.file)
-    launch = plan.launch(matvec, instance, rows, multiprocessors=1, ctas_per_multiprocessor=1)
-    report = program.launch(
-        instance.name,
-        grid=launch.grid,
-        block=launch.block,
-        shared=launch.shared,
-        args=[
-            emulate.Buffer("weight", weight, constant=True),
-            case.row_bytes,
-            rows,
-            case.blocks,
-            emulate.Buffer("activation", np.zeros(matvec.workspace_bytes(case.blocks), dtype=np.uint8)),
-            emulate.Buffer("y", np.zeros(rows, dtype=np.float32), writable=True),
-        ],
-        count_sectors=True,
-        dependent=True,
-    )
+    x = np.random.default_rng(SEED).standard_normal((case.tokens, case.shape.columns), dtype=np.float32)
+    if isinstance(candidate, Candidate):
+        launched = EmulatedMatvec(case.format).run(weight, x[0], instance=candidate.instance, count_sectors=True)
+    elif isinstance(candidate, MultirowCandidate):
+        launched = EmulatedMultirow(case.format).run(weight, x, instance=candidate.instance, count_sectors=True)
+    else:
+        ladder = EmulatedLadder(case.format, case.storage)
+        launched = ladder.run(weight, x, rung=candidate.instance, count_sectors=True)
     scale = case.shape.rows / rows
     return Emulated(
         sample_rows=rows,
-        read_bytes=scale * report.read_bytes["weight"],
-        touched_bytes=scale * report.bytes_touched["weight"],
-        sector_bytes=scale * SECTOR * report.read_sectors["weight"],
+        read_bytes=scale * launched.report.read_bytes["weight"],
+        touched_bytes=scale * launched.report.bytes_touched["weight"],
+        sector_bytes=scale * SECTOR * launched.report.read_sectors["weight"],
     )
 
 
-def profile(format: str, shape: str = SHAPE, kernel: str | None = None, *, profiler: Profiler | None = None) -> Profile:
-    """Count one kernel. What is missing on this machine (ncu, a compiler for the emulator) is named in `notes`.
+def _count(
+    profiler: Profiler | None, case: Case, kernel: str, notes: list[str]
+) -> tuple[dict[str, float], Mapping[str, float]]:
+    """Counters by role, and under the profiler's names; what goes wrong on the way is noted."""
+    if profiler is None:
+        path = ncu.find()
+        wanted = ncu.choose(ncu.query(path))
+        profiler = partial(ncu.profile, path)
+    else:
+        wanted = ncu.choose({name.split(".")[0] for names in ncu.ROLES.values() for name in names})
+    child = [sys.executable, "-m", "qgen.bench.profile_child", kernel, str(case.shape), str(case.tokens)]
+    asks = list(wanted.asks())
+    for last, asked in zip([*[False] * (len(asks) - 1), True], asks, strict=True):
+        try:
+            raw = profiler(list(asked.values()), kernel, child)
+            break
+        except QgenError as error:
+            if last:
+                raise
+            notes.append(f"asked again with fewer counters: {error.found}")
+    counters = {role: raw[name] for role, name in asked.items() if name in raw}
+    for role in counters:
+        if role.endswith("_bytes") and "sectors" in asked[role]:
+            counters[role] *= SECTOR
+    if wanted.missing:
+        notes.append(f"this ncu has no counter for: {', '.join(wanted.missing)}")
+    return counters, raw
 
-    profiler: stands in for `count`, for tests. Raises QgenError for a format, shape or kernel that does not exist.
+
+def profile(
+    case: Case, plans: Sequence[Plan], kernel: str | None = None, *, profiler: Profiler | None = None
+) -> Profile:
+    """Count one kernel. What is missing on this machine (ncu, nvdisasm, a compiler for the emulator) is in `notes`.
+
+    profiler: stands in for ncu, for tests. Raises QgenError for a kernel that does not exist.
     """
-    case, candidate = choose(format, shape, kernel)
+    candidate = choose(case, plans, kernel)
     notes: list[str] = []
     counted: Emulated | None = None
+    predicted: Mapping[str, float] | None = None
+    counters: dict[str, float] = {}
+    raw: Mapping[str, float] = {}
     try:
         counted = emulated(case, candidate)
     except QgenError as error:
         notes.append(f"emulator skipped: {error.subject}: {error.found}")
-    counters: dict[str, float] = {}
-    raw: Mapping[str, float] = {}
-    wanted: ncu.Choice
-    entry = candidate.instance.name
-    child = [sys.executable, "-m", "qgen.bench.profile_child", entry, str(case.shape)]
     try:
-        if profiler is None:
-            path = ncu.find()
-            wanted = ncu.choose(ncu.query(path))
-            profiler = partial(ncu.profile, path)
-        else:
-            wanted = ncu.choose({name.split(".")[0] for names in ncu.ROLES.values() for name in names})
-        asked = {**wanted.names, **wanted.extras}
-        try:
-            raw = profiler(list(asked.values()), entry, child)
-        except QgenError as error:
-            asked = dict(wanted.names)
-            raw = profiler(list(asked.values()), entry, child)
-            notes.append(f"asked again without the extra counters: {error.found}")
-        counters = {role: raw[name] for role, name in asked.items() if name in raw}
-        if wanted.names.get("dram_bytes", "").startswith("dram__sectors") and "dram_bytes" in counters:
-            counters["dram_bytes"] *= SECTOR
-        if wanted.missing:
-            notes.append(f"this ncu has no counter for: {', '.join(wanted.missing)}")
+        predicted = predict(case, candidate).a_weight()
+    except QgenError as error:
+        notes.append(f"not predicted: {error.subject}: {error.found}; {error.next}")
+    try:
+        counters, raw = _count(profiler, case, candidate.instance.name, notes)
     except QgenError as error:
         notes.append(f"profiler skipped: {error.subject}: {error.found}; {error.next}")
     return Profile(
-        kernel=entry,
+        kernel=candidate.instance.name,
+        label=candidate.label,
         format=case.format.name,
-        shape=str(case.shape),
+        rows=case.shape.rows,
+        columns=case.shape.columns,
+        tokens=case.tokens,
+        storage=case.storage,
         packed_bytes=case.weight_bytes,
-        weights=case.shape.rows * case.shape.columns,
         emulated=counted,
+        predicted=predicted,
         counters=counters,
         raw=dict(raw),
         notes=tuple(notes),
     )
 
 
-def text(result: Profile) -> str:
-    """The comparison, and the counters below it."""
-    packed = result.packed_bytes
+def profiles(
+    names: Sequence[str],
+    *,
+    shape: str = SHAPE,
+    tokens: int = 1,
+    storage: str = "native",
+    kernel: str | None = None,
+    command: str = "qgen profile",
+    profiler: Profiler | None = None,
+) -> Profiles:
+    """Count the routed kernel of every format named (default: all), or of one format the kernel named.
 
-    def line(what: str, value: float | None) -> str:
-        return f"  {what:44} " + ("-" if value is None else f"{value:>15,.0f}  {value / packed:6.3f} x packed")
+    Raises QgenError for names and shapes that do not exist, and for a format named that has no kernel for the case.
+    """
+    formats = load_formats()
+    plans, _ = plan_all(formats)
+    chosen = choose_formats(names, formats, plans)
+    if kernel is not None and len(chosen) != 1:
+        raise QgenError(
+            stage="bench",
+            subject=f"--kernel {kernel}",
+            found=f"{len(chosen)} formats",
+            allowed="one format, whose kernel it is",
+            next="name the format first",
+        )
+    found, skipped = cases([f for f in chosen if not f.split], [parse_shape(shape)], (tokens,), storage=storage)
+    skipped += [Skipped(f.name, "only float activations, whose kernels are not profiled") for f in chosen if f.split]
+    if names and skipped:
+        _refuse(chosen[0], skipped[0])
+    rows = []
+    for case in found:
+        try:
+            rows.append(profile(case, plans, kernel, profiler=profiler))
+        except QgenError as error:
+            if names:
+                raise
+            skipped.append(Skipped(str(case), error.found))
+    return Profiles(tuple(rows), tuple(skipped), command)
 
-    e = result.emulated
-    lines = [
-        f"{result.kernel} at {result.shape}",
-        "weights, bytes:",
-        line("packed", packed),
-        line(f"emulator, requested{f' (from {e.sample_rows} rows)' if e else ''}", e.read_bytes if e else None),
-        line("emulator, sectors x 32", e.sector_bytes if e else None),
-        line("ncu, copy (LDGSTS) sectors x 32", result.copied_bytes),
-        line("ncu, DRAM bytes read (activation included)", result.dram_bytes),
-    ]
-    if result.instructions_a_weight is not None:
-        lines.append(f"instructions a weight: {result.instructions_a_weight:.3f}")
-    for role, value in result.counters.items():
-        lines.append(f"  {role:44} {value:>15,.2f}")
-    return "\n".join([*lines, *(f"NOTE {note}" for note in result.notes)])
+
+def _refuse(format: Format, why: Skipped) -> None:
+    raise QgenError(
+        stage="bench",
+        subject=why.what,
+        found=why.reason,
+        allowed=f"a format for int8 activations and a multiple of its block: {format.block} for {format.name}",
+        next="choose another format or another K",
+    )

@@ -1,24 +1,25 @@
-"""One launch of one kernel on cold weights, for a profiler to look at: python -m qgen.bench.profile_child ENTRY NxK."""
+"""One launch of one kernel on cold weights, for a profiler: python -m qgen.bench.profile_child ENTRY NxK TOKENS."""
 
 from __future__ import annotations
 
 import sys
 
-from qgen.bench.cases import Case, candidates, parse_shape
+from qgen.bench.cases import Case, every_candidate, parse_shape
 from qgen.bench.cuda import CudaMachine
 from qgen.bench.machine import Machine
-from qgen.bench.matvec import Operands, difference, make, pattern
+from qgen.bench.matvec import Operands, fill, make, pattern, text
 from qgen.bench.protocol import Rotation
 from qgen.errors import QgenError
-from qgen.plan import MatvecPlan, plan_all
+from qgen.plan import KsplitPlan, MatvecPlan, MultirowPlan, entries, plan_all
 from qgen.spec import load_formats
 
 
-def launch(entry: str, shape: str, machine: Machine) -> None:
+def launch(entry: str, shape: str, tokens: int, machine: Machine) -> None:
     """Quantise, multiply once, and judge the result. Raises QgenError when it is wrong."""
     formats = load_formats()
     plans, _ = plan_all(formats)
-    owner = next((p for p in plans if isinstance(p, MatvecPlan) and entry in [i.name for i in p.instances]), None)
+    families = MatvecPlan | MultirowPlan | KsplitPlan
+    owner = next((p for p in plans if isinstance(p, families) and entry in entries(p)), None)
     if owner is None:
         raise QgenError(
             stage="bench",
@@ -27,14 +28,15 @@ def launch(entry: str, shape: str, machine: Machine) -> None:
             allowed="the name of an instance",
             next="list them: qgen formats --json",
         )
-    case = Case(formats[owner.format], parse_shape(shape))
-    buffer = machine.filled(case.weight_bytes)
+    case = Case(formats[owner.format], parse_shape(shape), tokens, storage=owner.storage)
+    chosen = next(c for c in every_candidate(case, plans, arch=machine.facts.arch) if c.instance.name == entry)
+    machine.compile({p.file: text(p) for p in (chosen.plan, chosen.quantize)})
+    buffer = machine.filled(case.stored_bytes)
     blocks = pattern(case.format)
-    machine.repeat(buffer, blocks["block"])
-    operands = Operands(machine, case, buffer, Rotation(stride=case.weight_bytes, copies=1, launches=1), blocks)
-    chosen = next(c for c in candidates(case, plans, every=True, arch=machine.facts.arch) if c.instance.name == entry)
-    y = make(operands, chosen).result()
-    problem = difference(y[:, operands.sample], operands.wanted(), operands.sample)
+    turn = Rotation(stride=case.stored_bytes, copies=1, launches=1)
+    fill(machine, buffer, case, turn, blocks)
+    operands = Operands(machine, case, buffer, turn, blocks)
+    problem = operands.judge(make(operands, chosen).result()[:, operands.sample])
     if problem:
         raise QgenError(
             stage="bench",
@@ -47,6 +49,6 @@ def launch(entry: str, shape: str, machine: Machine) -> None:
 
 if __name__ == "__main__":
     try:
-        launch(sys.argv[1], sys.argv[2], CudaMachine())
+        launch(sys.argv[1], sys.argv[2], int(sys.argv[3]), CudaMachine())
     except QgenError as error:
         sys.exit(f"qgen {error}")

@@ -8,11 +8,12 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from qgen.errors import QgenError
 
-VERBS = ("build", "check_dispatch", "explain", "formats", "show", "verify", "schema", "bench", "profile")
+VERBS = ("build", "check_dispatch", "explain", "formats", "show", "verify", "schema", "bench", "profile", "count")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -51,3 +52,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def emit_json(value: Any) -> None:
     """Print a value for programs."""
     print(json.dumps(value, indent=1))
+
+
+def add_forms(verb: argparse.ArgumentParser) -> None:
+    """Where a report without a clock goes, and in which form."""
+    verb.add_argument("--out", type=Path, default=None, metavar="DIR", help="write report.md, results.json, .csv")
+    form = verb.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print everything for programs instead of the table")
+    form.add_argument("--csv", action="store_true", help="print CSV instead of the table")
+
+
+def show_report(args: argparse.Namespace, *, record: Any, table: str, sheet: str, page: str) -> None:
+    """Write a report where --out says, and print it in the form asked for. Raises QgenError where it cannot be
+    written."""
+    from qgen.bench.writing import write_files
+
+    if args.out:
+        write_files(args.out, record=record, sheet=sheet, page=page)
+    if args.json:
+        emit_json(record)
+    else:
+        print((sheet if args.csv else table).rstrip("\n"))

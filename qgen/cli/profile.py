@@ -1,44 +1,53 @@
-"""qgen profile: a kernel's memory traffic and pipes by Nsight Compute, beside the emulator's count."""
+"""qgen profile: a kernel's memory traffic and instructions by Nsight Compute, beside what is predicted of them."""
 
 from __future__ import annotations
 
 import argparse
-import json
-from pathlib import Path
+import shlex
+import sys
 from typing import Any
 
-from qgen.cli import emit_json
+from qgen.cli import add_forms, show_report
 
 
 def add(verbs: Any) -> None:
     """The verb's command line."""
     verb = verbs.add_parser(
         "profile",
-        help="count a kernel's memory traffic with ncu and in the emulator",
-        description="Launches one kernel of FORMAT once on cold weights under Nsight Compute (ncu), and runs the same "
-        "text in the emulator on a sample of rows. Prints how many bytes of the weights each of them saw requested, "
-        "then occupancy, pipe utilisation and instructions. Whatever is missing here is named and left out.",
+        help="count kernels' memory traffic and instructions with ncu, beside what is predicted",
+        description="Launches the kernel that a call of FORMAT gets once on cold weights under Nsight Compute (ncu), "
+        "runs the same text in the emulator on a sample of rows, and counts its machine code as `qgen count` does. "
+        "Prints how many bytes of the weights each saw requested, instructions a weight by pipe, predicted and "
+        "counted, then occupancy, pipes and stalls. Whatever is missing here is named and left out.",
     )
-    verb.add_argument("format", metavar="FORMAT")
+    verb.add_argument("format", nargs="*", metavar="FORMAT", help="default: all")
+    verb.add_argument("--storage", choices=("native", "tiled"), default="native", help="default: native")
+    verb.add_argument("--tokens", type=int, default=1, metavar="T", help="default: 1")
     verb.add_argument("--shape", default=None, metavar="NxK", help="rows x columns (default: 14336x4096)")
     verb.add_argument(
-        "--kernel", default=None, metavar="NAME", help="an instance of the format (default: the routed one)"
+        "--kernel", default=None, metavar="NAME", help="an instance of the one format named (default: the routed one)"
     )
-    verb.add_argument("--out", type=Path, default=None, metavar="FILE", help="also write everything as JSON to FILE")
-    verb.add_argument("--json", action="store_true", help="print for programs")
+    add_forms(verb)
     verb.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """0, or a QgenError for a format, shape or kernel that does not exist."""
-    from qgen.bench import profile
+    from qgen.bench import instructions, profile, profile_text
 
-    result = profile.profile(args.format, args.shape or profile.SHAPE, args.kernel)
-    if args.out:
-        args.out.parent.mkdir(parents=True, exist_ok=True)
-        args.out.write_text(json.dumps(result.to_json(), indent=1) + "\n", encoding="utf-8")
-    if args.json:
-        emit_json(result.to_json())
-    else:
-        print(profile.text(result))
+    report = profile.profiles(
+        args.format,
+        shape=args.shape or instructions.SHAPE,
+        tokens=args.tokens,
+        storage=args.storage,
+        kernel=args.kernel,
+        command=shlex.join(["qgen", *sys.argv[1:]]),
+    )
+    show_report(
+        args,
+        record=report.to_json(),
+        table=profile_text.text(report),
+        sheet=profile_text.csv_text(report),
+        page=profile_text.markdown(report),
+    )
     return 0

@@ -10,7 +10,7 @@ import pytest
 from bench_machine import EmulatedMachine, make_small, matvec, run
 
 from qgen import emulate
-from qgen.bench import cases, floors, profile_child, protocol, report, session
+from qgen.bench import cases, floors, protocol, report, session
 from qgen.bench.matvec import difference
 from qgen.errors import QgenError
 from qgen.plan import plan_all
@@ -276,22 +276,6 @@ def test_difference_names_a_row() -> None:
     assert difference(y, np.array([[1.0, 2.0, 3.0]], dtype=np.float32)).startswith("1 of 3")
     zero = np.zeros((2, 1), np.float32)
     assert "row 0 of token 1" in difference(zero, np.array([[0.0], [-0.0]], np.float32)), "a zero's sign is a bit too"
-
-
-def test_the_profilers_child_judges_its_launch() -> None:
-    entry = matvec("Q8_0").instances[0].name
-
-    class Lazy(EmulatedMachine):
-        def kernel(self, name: str, text: str, entry: str, *, threads: int, shared: int) -> Any:
-            self.compiled[name] = text
-            return super().kernel(name, text, entry, threads=threads, shared=shared)
-
-    machine = Lazy()
-    profile_child.launch(entry, "9x64", machine)
-    assert [e for e, _ in machine.launches if e.startswith("mul_mat")] == [entry]
-    machine.corrupt = lambda entry, y: y.fill(0)
-    with pytest.raises(QgenError, match="its counters mean nothing"):
-        profile_child.launch(entry, "9x64", machine)
 
 
 def test_a_driver_that_fails_at_dependent_graphs_costs_only_the_chain_floor() -> None:

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+from bench_machine import EmulatedMachine
 
-from qgen.bench import ncu, profile
+from qgen.bench import instructions, ncu, profile, profile_child, profile_text
+from qgen.bench.cases import Case, Shape
 from qgen.cli import profile as verb
+from qgen.count import PIPES
 from qgen.errors import QgenError
+from qgen.plan import plan_all
+from qgen.spec import load_formats
 
+FORMATS = load_formats()
+PLANS, _ = plan_all(FORMATS)
 KERNEL = "mul_mat_tq1_0_q8_g256_t1__matvec_native_r1_b8"
 COPIES = "smsp__sass_l1tex_t_sectors_pipe_lsu_mem_global_op_ldgsts_cache_bypass"
 HEAD = (
@@ -40,6 +49,10 @@ l1tex__t_sectors_pipe_lsu_mem_global_op_ld  Counter  sector  # of sectors
 lts__t_sectors_op_read     Counter      sector          # of LTS sectors from read requests
 sm__inst_executed_pipe_alu Counter      inst            # of warp instructions executed by alu pipe
 sm__inst_executed_pipe_fp64_op_dmma Counter inst        # of
+sm__inst_executed_pipe_tma Counter         inst            # of
+smsp__average_warps_issue_stalled_wait_per_issue_active Ratio # average
+smsp__average_warps_issue_stalled_wait_not_issued_per_issue_active Ratio # average
+l1tex__m_xbar2l1tex_read_bytes_mem_global_op_tma_ld Counter byte # of bytes
 sm__warps_active           Counter      warp            # of warps resident
 smsp__inst_executed        Counter      inst            # of warp instructions executed
 {COPIES}  Counter  sector  # of sectors
@@ -55,7 +68,17 @@ def test_metrics_are_chosen_among_those_that_exist() -> None:
     # The first choice is not there, the second is.
     assert choice.names["l2_read_sectors"] == "lts__t_sectors_op_read.sum"
     assert choice.names["occupancy_percent"] == "sm__warps_active.avg.pct_of_peak_sustained_active"
-    assert choice.extras["pipe alu"] == "sm__inst_executed_pipe_alu.avg.pct_of_peak_sustained_active"
+    assert choice.names["bulk_bytes"] == "l1tex__m_xbar2l1tex_read_bytes_mem_global_op_tma_ld.sum"
+    assert choice.pipes == {
+        "pipe alu": "sm__inst_executed_pipe_alu.avg.pct_of_peak_sustained_active",
+        "executed alu": "sm__inst_executed_pipe_alu.sum",
+        "pipe tma": "sm__inst_executed_pipe_tma.avg.pct_of_peak_sustained_active",
+        "executed tma": "sm__inst_executed_pipe_tma.sum",
+    }
+    assert {k: v for k, v in choice.extras.items() if k.startswith("stalled")} == {
+        "stalled wait": "smsp__average_warps_issue_stalled_wait_per_issue_active.ratio"
+    }
+    assert [len(asked) for asked in choice.asks()] == sorted((len(a) for a in choice.asks()), reverse=True)
     assert "sm__sass_l1tex_m_xbar2l1tex_read_bytes_mem_global_op_ldgsts_cache_bypass.sum" in choice.extras
     assert {"copy_sectors_access", "local_load_sectors", "issue_percent"} <= set(choice.missing)
     assert set(choice.names) | set(choice.missing) == set(ncu.ROLES)
@@ -114,14 +137,14 @@ def test_a_whole_profile_with_a_stand_in_for_ncu(tmp_path: Path, monkeypatch: py
     script.write_text(FAKE_NCU.format(listing=tmp_path / "listing", csv=tmp_path / "csv"))
     script.chmod(0o755)
     monkeypatch.setenv("PATH", str(script.parent), prepend=":")
-    result = profile.profile("TQ1_0", "14336x4096", KERNEL)
+    (result,) = profile.profiles(["TQ1_0"], kernel=KERNEL).rows
     assert result.copied_bytes == 32 * 387_072 == result.packed_bytes
-    assert any("asked again without the extra counters" in note for note in result.notes)
+    assert sum("asked again with fewer counters" in note for note in result.notes) == 2
     assert any("no counter for" in note for note in result.notes)
 
 
 def counted(metrics: Sequence[str], kernel: str, child: Sequence[str]) -> dict[str, float]:
-    assert kernel == KERNEL and list(child[1:]) == ["-m", "qgen.bench.profile_child", KERNEL, "64x4096"]
+    assert kernel == KERNEL and list(child[1:]) == ["-m", "qgen.bench.profile_child", KERNEL, "64x4096", "1"]
     every = {
         "smsp__sass_l1tex_t_sectors_pipe_lsu_mem_global_op_ldgsts_cache_bypass.sum": 1750.0,
         "smsp__sass_l1tex_t_sectors_pipe_lsu_mem_global_op_ldgsts_cache_access.sum": 10.0,
@@ -132,43 +155,126 @@ def counted(metrics: Sequence[str], kernel: str, child: Sequence[str]) -> dict[s
 
 
 def test_emulator_and_counters_stand_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
-    result = profile.profile("tq1_0", "64x4096", "r1_b8", profiler=counted)
+    report = profile.profiles(["tq1_0"], shape="64x4096", kernel="r1_b8", profiler=counted)
+    (result,) = report.rows
     assert result.packed_bytes == 64 * 16 * 54 == 55_296
     assert result.emulated and result.emulated.read_bytes == result.emulated.touched_bytes == 55_296
     assert 55_296 <= result.emulated.sector_bytes <= 1.05 * 55_296
-    assert result.copied_bytes == 32 * 1760 and result.dram_bytes == 60_000
-    assert result.instructions_a_weight == pytest.approx(1.0)
-    text = profile.text(result)
-    for words in (
-        "packed",
-        "emulator, requested (from 8 rows)",
-        "LDGSTS",
-        "1.019 x packed",
-        "instructions a weight: 1.000",
-    ):
+    assert result.copied_bytes == 32 * 1760 and result.counters["dram_bytes"] == 60_000
+    assert result.measured == {"all": pytest.approx(1.0)}
+    text = profile_text.text(report)
+    for words in ("packed", "emulator, requested (from 8 rows)", "ncu, cp.async", "1.019 x packed", "1.00"):
         assert words in text
-    assert json.loads(json.dumps(result.to_json()))["copied_bytes"] == 32 * 1760
+    assert json.loads(json.dumps(report.to_json()))["rows"][0]["copied_bytes"] == 32 * 1760
+
+
+def pipes_of(metrics: Sequence[str], kernel: str, child: Sequence[str]) -> dict[str, float]:
+    """As a device would count 16 x 4096 weights over tiles; bulk copies in sectors, without bytes."""
+    assert list(child[3:]) == [kernel, "16x4096", "1"]
+    every = {
+        "smsp__inst_executed.sum": 4096.0,
+        "sm__inst_executed_pipe_alu.sum": 2048.0,
+        "sm__inst_executed_pipe_fmaheavy.sum": 512.0,
+        "sm__inst_executed_pipe_fmalite.sum": 256.0,
+        "sm__inst_executed_pipe_cbu.sum": 128.0,
+        "l1tex__m_xbar2l1tex_read_sectors_mem_global_op_tma_ld.sum": 432.0,
+        "smsp__average_warps_issue_stalled_wait_per_issue_active.ratio": 1.5,
+        "smsp__issue_active.avg.pct_of_peak_sustained_active": 57.0,
+    }
+    return {name: value for name, value in every.items() if name in metrics}
+
+
+def test_pipes_stand_beside_their_prediction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [name for name in ncu.ROLES["bulk_bytes"] if "sectors" in name]
+    known = [*(n.split(".")[0] for ns in ncu.ROLES.values() for n in ns if n not in ncu.ROLES["bulk_bytes"])]
+    known += [name.split(".")[0] for name in names]
+    known += [f"sm__inst_executed_pipe_{pipe}" for pipe in ("alu", "fmaheavy", "fmalite", "cbu")]
+    known += ["smsp__average_warps_issue_stalled_wait_per_issue_active"]
+    monkeypatch.setattr(ncu, "find", lambda: "ncu")
+    monkeypatch.setattr(ncu, "query", lambda path: frozenset(known))
+    monkeypatch.setattr(ncu, "profile", lambda path, metrics, kernel, child: pipes_of(metrics, kernel, child))
+    report = profile.profiles(["TQ1_0"], shape="16x4096", storage="tiled")
+    (result,) = report.rows
+    weight = 32 / (16 * 4096)
+    assert result.measured == pytest.approx({"alu": 2048 * weight, "fma": 768 * weight, "all": 4096 * weight})
+    assert result.counters["bulk_bytes"] == 32 * 432 == result.packed_bytes
+    page, sheet = profile_text.markdown(report), profile_text.csv_text(report)
+    assert "| counted | 1.00 | 0.38 | - |" in page and "wait 1.50" in page and "| 57 |" in page
+    (line,) = csv.DictReader(sheet.splitlines())
+    assert float(line["measured_all"]) == pytest.approx(2.0) and float(line["bulk_bytes"]) == result.packed_bytes
+    # What a profile wrote, `qgen count` takes beside its prediction.
+    (tmp_path / "results.csv").write_text(sheet)
+    measured = instructions.read_measured([tmp_path / "results.csv"])
+    assert measured[result.kernel, 16, 4096, 1] == {"measured_all": 2.0, "issue_percent": 57.0}
+
+
+@pytest.mark.parametrize(
+    ("storage", "tokens", "kernel", "times"),
+    [
+        ("native", 1, None, 1),  # mat-vec
+        ("native", 1, "t8_w8", 1),  # a rung that no route takes for one token
+        ("native", 3, None, 1),  # multirow for Q4_0, the ladder for the others
+        ("native", 3, "multirow_r2", 1),
+        ("tiled", 1, None, 1),  # the single rung for Q4_0
+        ("tiled", 3, None, 1),
+        ("native", 9, "t8_w8", 2),  # two column tiles of CTAs, each of which reads the weights
+    ],
+)
+@pytest.mark.parametrize("format", ["Q4_0", "TQ1_0"])
+def test_every_family_reads_the_weights_once_a_token_tile(
+    format: str, storage: str, tokens: int, kernel: str | None, times: int
+) -> None:
+    case = Case(FORMATS[format], Shape(64, 1024), tokens, storage=storage)
+    found = profile.emulated(case, profile.choose(case, PLANS, kernel))
+    assert found.touched_bytes == case.weight_bytes and found.read_bytes == times * case.weight_bytes
+    assert found.sector_bytes >= found.read_bytes
+
+
+@pytest.mark.parametrize(
+    ("format", "storage", "tokens", "label"),
+    [("Q4_0", "native", 1, None), ("Q4_0", "tiled", 1, None), ("Q4_0", "native", 3, None), ("TQ1_0", "tiled", 3, None)],
+)
+def test_the_child_launches_every_family_on_real_inputs(
+    format: str, storage: str, tokens: int, label: str | None
+) -> None:
+    case = Case(FORMATS[format], Shape(48, 512), tokens, storage=storage)
+    entry = profile.choose(case, PLANS, label).instance.name
+    machine = EmulatedMachine()
+    profile_child.launch(entry, "48x512", tokens, machine)
+    assert [name for name, _ in machine.launches if name.startswith("mul_mat")] == [entry]
+
+    def spoil(_: str, y: Any) -> None:
+        y.reshape(-1)[-1] += 1.0  # the last row is always among those judged
+
+    machine.corrupt = spoil
+    with pytest.raises(QgenError, match="its counters mean nothing"):
+        profile_child.launch(entry, "48x512", tokens, machine)
+    with pytest.raises(QgenError, match="no such matmul kernel"):
+        profile_child.launch("quantize_nothing", "48x512", tokens, machine)
 
 
 def test_a_machine_without_ncu_or_compiler_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("QGEN_CACHE", str(tmp_path / "cache"))
-    result = profile.profile("TQ1_0", "64x4096")
+    report = profile.profiles(["TQ1_0"], shape="64x4096")
+    (result,) = report.rows
     assert result.emulated is None and result.copied_bytes is None and result.counters == {}
     said = " ".join(result.notes)
     assert "emulator skipped" in said and "Nsight Compute is not on the PATH" in said
-    assert "NOTE profiler skipped" in profile.text(result)
+    assert "NOTE profiler skipped" in profile_text.text(report)
 
 
 def test_names_that_do_not_exist_are_refused() -> None:
-    with pytest.raises(QgenError, match="multiple of 256"):
-        profile.choose("TQ1_0", "8x640", None)
+    with pytest.raises(QgenError, match="multiple of its block: 256"):
+        profile.profiles(["TQ1_0"], shape="8x640")
+    with pytest.raises(QgenError, match="only float activations"):
+        profile.profiles(["Q5G64_F16S"])
     with pytest.raises(QgenError, match="no such kernel of TQ1_0"):
-        profile.choose("TQ1_0", "8x512", "r9_b9")
+        profile.profiles(["TQ1_0"], shape="8x512", kernel="r9_b9")
+    with pytest.raises(QgenError, match="2 formats"):
+        profile.profiles(["TQ1_0", "Q4_K"], kernel="r2_b8")
     with pytest.raises(QgenError, match="no such format"):
-        profile.choose("TQ9", "8x512", None)
-    case, candidate = profile.choose("TQ1_0", "8x512", None)
-    assert candidate.routed and case.weight_bytes == 8 * 2 * 54
+        profile.profiles(["TQ9"], shape="8x512")
 
 
 def test_the_verb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -178,9 +284,13 @@ def test_the_verb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
     monkeypatch.setattr(ncu, "find", missing)
     parser = argparse.ArgumentParser()
     verb.add(parser.add_subparsers(dest="verb"))
-    out = tmp_path / "deep" / "p.json"
+    out = tmp_path / "deep" / "folder"
     args = parser.parse_args(["profile", "TQ1_0", "--shape", "64x4096", "--out", str(out)])
     assert args.run(args) == 0 and "x packed" in capsys.readouterr().out
-    assert json.loads(out.read_text())["emulated"]["read_bytes"] == 55_296
-    args = parser.parse_args(["profile", "TQ1_0", "--shape", "64x4096", "--json"])
-    assert args.run(args) == 0 and json.loads(capsys.readouterr().out)["packed_bytes"] == 55_296
+    (row,) = json.loads((out / "results.json").read_text())["rows"]
+    assert row["emulated"]["read_bytes"] == 55_296 and set(row["predicted"]) in ({*PIPES, "all"}, set())
+    assert (out / "report.md").read_text().startswith("# qgen profile")
+    args = parser.parse_args(["profile", "TQ1_0", "--shape", "64x4096", "--storage", "tiled", "--csv"])
+    assert args.run(args) == 0
+    (line,) = csv.DictReader(capsys.readouterr().out.splitlines())
+    assert line["storage"] == "tiled" and float(line["emulated_bytes"]) == 55_296
