@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
+from qgen.archs import Arch
 from qgen.plan.lanes import Names, plan_lanes
 from qgen.plan.matvec import PIECE, Launch, contract, four, largest, table_words
 from qgen.plan.records import Contract, LaneConstant, LaneInt, Step, TermPlan, Words
@@ -22,7 +23,6 @@ from qgen.plan.tile import LANES, ROWS, TileLayout, TileNames, tile_layout
 from qgen.spec import Field, Format
 
 BUNDLE = 128  # elements a warp takes at once, of neighbouring turns where blocks are shorter
-SHARED_IN_ALL = 228 * 1024  # what a multiprocessor of sm_90 has, 1 KB a CTA of it taken
 
 
 @dataclass(frozen=True)
@@ -309,12 +309,13 @@ def _check_scales(format: Format, codes: Field, groups: int, scaled: list[list[F
 
 
 def launch_ksplit(
-    plan: KsplitPlan, rung: Rung, rows: int, tokens: int, multiprocessors: int, ctas_per_multiprocessor: int
+    plan: KsplitPlan, rung: Rung, rows: int, tokens: int, multiprocessors: int, ctas_per_multiprocessor: int, arch: Arch
 ) -> tuple[Launch, int]:
     """Launch numbers and the grid's y: column tiles of the rung's capacity; x is persistent over row tiles.
 
-    Where fewer CTAs are launched than there are places for, those over tiled storage ask for so much shared memory that
-    no multiprocessor takes more than its share: a launch that may begin early would pile up on the first ones free.
+    Where launches may begin early, and fewer CTAs are launched than there are places for, those over tiled storage ask
+    for so much of the shared memory of `arch` that no multiprocessor takes more than its share: they would pile up on
+    the first ones free.
     """
     tiles = -(-rows // ROWS)
     columns = -(-tokens // rung.columns)
@@ -322,6 +323,7 @@ def launch_ksplit(
     resident = max(1, multiprocessors * ctas_per_multiprocessor // columns)
     grid = max(1, min(tiles, resident))
     share = -(-grid * columns // multiprocessors)
-    alone = plan.tile is not None and share < ctas_per_multiprocessor
-    shared = max(rung.shared_bytes, SHARED_IN_ALL // (share + 1)) if alone else rung.shared_bytes
+    alone = plan.tile is not None and arch.instructions.pdl and share < ctas_per_multiprocessor
+    # One CTA more than the share does not fit: each takes what it asks for and the driver's part.
+    shared = max(rung.shared_bytes, arch.shared_per_sm // (share + 1)) if alone else rung.shared_bytes
     return Launch(grid=grid, block=32 * rung.warps, shared=shared), columns
