@@ -16,7 +16,7 @@ from qgen.plan.lanes import Names, plan_lanes
 from qgen.plan.matvec import PIECE, Launch, contract, four, largest, table_words
 from qgen.plan.records import Contract, LaneConstant, LaneInt, Step, TermPlan, Words
 from qgen.plan.refuse import refuse
-from qgen.plan.rungs import LADDER, SHARED_LIMIT, SINGLE_SLICES, SPLIT, Rung, native_rung, single_rung, tiled_rung
+from qgen.plan.rungs import LADDER, SHARED_LIMIT, SINGLE_SLICES, SPLIT, Rung, native_rung, single_rung, tiled_rungs
 from qgen.plan.scales import ScaleWord, plan_scale_word
 from qgen.plan.terms import code_field, code_offset, group_size, integer_activation, plan_terms, scale_fields
 from qgen.plan.tile import LANES, ROWS, TileLayout, TileNames, tile_layout
@@ -136,7 +136,7 @@ class KsplitPlan:
         narrow = any(pair.second < 0 for group in self.pairs for pair in group)
         narrow = narrow or (self.layout.sums and self.layout.packed_sums)
         mma = (*(("mma_m16n8k32_s8",) if wide else ()), *(("mma_m16n8k16_s8",) if narrow else ()))
-        return (*mma, "tma") if self.tile else mma
+        return (*mma, "cp_async") if self.tile else mma
 
     def fitting(self, shared_bytes: int) -> tuple[Rung, ...]:
         """The rungs for an architecture that gives a CTA so much shared memory: those before the first too large."""
@@ -220,16 +220,16 @@ def plan_ksplit(format: Format, storage: str = "native") -> KsplitPlan:
     doubled = 16 if crowded else 32
     run = max((load.count for load in program.loads), default=1)
 
-    def rung(columns: int) -> Rung:
+    def rungs_of(columns: int) -> tuple[Rung, ...]:
         row_tiles = 2 if paired < columns <= doubled else 1
         if tile:
-            return tiled_rung(format, agreed, stem, columns, columns <= paired, row_tiles, bundle)
+            return tiled_rungs(format, agreed, stem, columns, columns <= paired, row_tiles, bundle)
         planned = native_rung(format, agreed, stem, columns, run, columns <= paired, row_tiles, bundle)
         if row_tiles > 1 and planned.shared_bytes > SHARED_LIMIT:
-            return native_rung(format, agreed, stem, columns, run, columns <= paired, 1, bundle)
-        return planned
+            planned = native_rung(format, agreed, stem, columns, run, columns <= paired, 1, bundle)
+        return (planned,)
 
-    rungs = tuple(rung(columns) for columns in LADDER)
+    rungs = tuple(rung for columns in LADDER for rung in rungs_of(columns))
     if tile and not packed and agreed.slices == SINGLE_SLICES:
         rungs = (single_rung(format, stem), *rungs)
     widest = max(rung.shared_bytes for rung in rungs)

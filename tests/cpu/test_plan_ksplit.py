@@ -221,6 +221,22 @@ def test_the_quantiser_writes_its_layout(plan: KsplitPlan) -> None:
     assert isinstance(convert, FragmentQuantizePlan) and convert in PLANS
 
 
+def test_every_rung_over_tiles_of_one_row_tile_a_warp_fits_wherever_it_can_run() -> None:
+    """And where there is one of two, for sm_90, there is one of one."""
+    plans = [plan for plan in plan_all(FORMATS)[0] if isinstance(plan, KsplitPlan) and plan.tile]
+    able = [a for a in ARCHS.values() if all(getattr(a.instructions, need) for p in plans for need in p.requires)]
+    assert {a.name for a in able} == set(ARCHS) - {"sm_75"}
+    least = min(a.shared_per_block_optin for a in able)
+    doubled = 0
+    for plan in plans:
+        for rung in plan.rungs:
+            twins = [r for r in plan.rungs if r.columns == rung.columns]
+            assert [r.row_tiles for r in twins] in ([1], [1, 2]), plan.format
+            assert twins[0].shared_bytes <= least and twins[-1].shared_bytes <= SHARED_LIMIT
+            doubled += rung.row_tiles == 2
+    assert doubled >= 15
+
+
 # ---- formats that nobody ships -----------------------------------------------------------------------------------
 
 

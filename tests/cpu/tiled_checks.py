@@ -32,8 +32,8 @@ class Tiled(Ksplit):
         return self.plan.tile.bytes(case.rows, given.blocks)
 
     def check_reads(self, given: Operands, case: Case, report: Report, grid_y: int) -> None:
-        # A bulk copy counts once a sector, 32 bytes: nothing comes in another way.
-        if report.read_requests["weight"] > self.weight_bytes(given, case) * grid_y / 16:
+        # A bulk copy counts once a sector, 32 bytes; others move 16.
+        if self.bulk != (report.read_requests["weight"] < self.weight_bytes(given, case) * grid_y / 16):
             raise Wrong("way of copying", f"{report.read_requests['weight']} requests; {case}")
         layout, tiles = self.plan.layout, -(-case.tokens // 8)
         used = sum(block_of(layout, u, 0) < given.blocks for u in range(bundles(layout, given.blocks)))

@@ -215,6 +215,7 @@ void start_cta(uint64_t linear) {
         threads[id].copies.clear();
         threads[id].visits.clear();
         threads[id].groups = 0;
+        threads[id].asked = 0;
         threads[id].waited = false;
         make_ready(id);
     }

@@ -40,7 +40,8 @@ enum class Order : int32_t { forward, reverse, shuffle };
 struct Copy {
     uint8_t* to;
     int bytes;
-    uint32_t group;  // committed groups before it
+    uint32_t group;   // committed groups before it
+    uint64_t number;  // copies that its thread asked for before it
     uint8_t value[16];
 };
 
@@ -62,6 +63,7 @@ struct Thread {
     Site site;
     std::vector<Copy> copies;  // asked for and not yet landed, oldest first
     uint32_t groups;           // committed so far
+    uint64_t asked;            // copies so far
     bool waited;               // for what earlier kernels write and read
     std::vector<uint32_t> visits;  // by site number; only where sectors are counted
 };
@@ -106,6 +108,8 @@ void forget_barriers();  // at the start of a CTA
 bool open_memory(Buffer* buffers, int count, bool count_sectors, bool dependent_launch);
 void close_memory();
 void* buffer_address(int index);
+bool copies_pending(const Thread& thread, uint64_t before);  // of those numbered below `before` some have not landed
+void land_copies(Thread& thread, uint64_t before);           // those numbered below `before`
 const uint8_t* read_bulk(const void* global, int bytes, Site site);  // checked and counted sector by sector
 void end_of_cta();  // folds the accesses of each warp into sector counts
 
