@@ -60,6 +60,13 @@ def test_tiled_without_bulk_copies(plan: KsplitPlan, rung: Rung) -> None:
     judge(plan, rung, 800).check_shapes()
 
 
+@each_plan
+def test_tiles_past_4_gib(plan: KsplitPlan) -> None:
+    for arch in (900, 800):
+        for rung in (plan.rungs[0], plan.rungs[-1]):
+            judge(plan, rung, arch).check_far_rows()
+
+
 # Bundles of several blocks, integer scales, digits.
 @pytest.mark.parametrize("format", ["Q4_0", "Q6_K", "TQ1_0"])
 def test_tiled_of_special_numbers_without_bulk_copies(format: str) -> None:

@@ -36,6 +36,7 @@ def _prepared(mutant: Mutant, arch: int = 900) -> Tiled:
 def _check(judged: Tiled) -> None:
     judged.check_shapes()
     judged.check_special()
+    judged.check_far_rows()
 
 
 def _expect(mutant: Mutant, arch: int = 900) -> None:

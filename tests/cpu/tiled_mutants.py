@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from judging import Edit
-from ksplit_mutants import BITS, FACTOR, FAULT, INPUTS, LOST, ORDER, READ, TRAFFIC, Mutant
+from ksplit_mutants import BITS, FACTOR, FAR, FAULT, INPUTS, LOST, ORDER, READ, TRAFFIC, Mutant
 
 K, ONE, WIDE, WIDE_K = ("Q4_K", 8), ("Q4_0", 8), ("Q4_0", 32), ("Q4_K", 32)
 # Q4_K: a block a bundle, scales. Q4_0: bundles of four blocks, starts. The wide ones have two row tiles a warp and four
@@ -74,6 +74,14 @@ SHARE = [
     *_one("last row tile left out", WIDE, LOST, ("share((rows + 15) / 16)", "share(rows / 16)")),
     *_one("rows of the first CTA's share", K, FAULT, ("tile = share.begin * 16;", "tile = 0;")),
     *_one("row tail stored", K, FAULT, ("min(rows, share.end * 16)", "share.end * 16")),
+]  # fmt: skip
+
+OFFSETS = [
+    *_each("32-bit offsets of row tiles", {K: FAR, WIDE: FAR, ("Q4_0", 1): FAR},
+        ("const int64_t row_bytes = (int64_t)blocks * kTileBytes;", "const int row_bytes = blocks * kTileBytes;")),
+    *_each("32-bit offsets of tokens", {K: FAULT, WIDE: FAULT},
+        ("y + (column + at) * y_stride + tile", "y + (int)((column + at) * y_stride) + tile")),
+    *_one("32-bit offsets of one token", ("Q4_0", 1), FAULT, ("y + token * y_stride", "y + (int)(token * y_stride)")),
 ]  # fmt: skip
 
 TILES = [
@@ -176,7 +184,7 @@ SINGLE = [
     *_one("no wait for inputs of one token", S4, FAULT, (INPUTS, "")),
 ]  # fmt: skip
 
-MUTANTS = RING + SHARE + TILES + TOKENS + WAITS + SINGLE
+MUTANTS = RING + SHARE + OFFSETS + TILES + TOKENS + WAITS + SINGLE
 
 # The ring of architectures without bulk copies. Two row tiles a warp, so that a stage takes two runs of copies.
 ROOMY = ("kRoomy = __CUDA_ARCH__ == 900;", "kRoomy = true;")

@@ -86,12 +86,13 @@ struct Job {
     void (*call)(void* const* arguments);
     void* const* arguments;
     uint3 grid, block;
+    uint64_t first_cta, cta_count;  // those of the grid that run
     size_t shared_bytes;
     Order order;
     uint64_t seed;
 };
 
-// Runs all CTAs; false after a failure, which is then in machine.failure.
+// Runs the CTAs; false after a failure, which is then in machine.failure.
 bool run_job(const Job& job);
 
 // Stops the running thread until wake_waiters is called for `barrier`.
