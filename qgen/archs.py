@@ -20,7 +20,7 @@ class Instructions:
 
     dp4a: bool  # four-way int8 dot product
     ldmatrix: bool  # 8x8 matrices from shared memory into mma fragments
-    cp_async: bool  # global -> shared copies of 4, 8 or 16 bytes that do not pass through registers
+    cp_async: bool  # global -> shared copies of 4, 8 or 16 bytes past the registers, and mbarriers they arrive at
     redux: bool  # warp-wide integer reduction in one instruction
     mma_m8n8k16_s8: bool
     mma_m16n8k16_s8: bool

@@ -115,24 +115,16 @@ __device__ __forceinline__ void qgen_copy_wait() {}
 
 #endif
 
-// ---- barriers that count bytes, and bulk copies ------------------------------------------------------------
-// A bulk copy moves a multiple of 16 bytes, 16-byte aligned at both ends, on the word of one thread, and reports the
-// bytes to a barrier in shared memory. A phase of a barrier ends when `count` threads have arrived and as many bytes as
-// they expect have come; qgen_barrier_wait returns once the phase of the parity given (0 for the first) is over.
-// sm_90 brought both; before, qgen_bulk_copies says no and nothing here may be reached.
+// ---- barriers that count arrivals and bytes, and the copies that report to them -------------------------------
+// A phase of a barrier in shared memory ends when `count` threads have arrived and as many bytes as they expect have
+// come; qgen_barrier_wait returns once the phase of the parity given (0 for the first) is over. sm_80 brought barriers;
+// before, nothing here may be reached.
 
-#if __CUDA_ARCH__ >= 900
-
-constexpr bool qgen_bulk_copies = true;
+#if __CUDA_ARCH__ >= 800
 
 __device__ __forceinline__ void qgen_barrier_init(uint64_t* barrier, int count) {
     uint32_t s = (uint32_t)__cvta_generic_to_shared(barrier);
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(s), "r"(count) : "memory");
-}
-
-// What was initialised before is seen by bulk copies after; other threads need __syncthreads as well.
-__device__ __forceinline__ void qgen_barrier_publish() {
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
 __device__ __forceinline__ void qgen_barrier_arrive(uint64_t* barrier) {
@@ -140,16 +132,48 @@ __device__ __forceinline__ void qgen_barrier_arrive(uint64_t* barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(s) : "memory");
 }
 
-__device__ __forceinline__ void qgen_barrier_expect(uint64_t* barrier, int bytes) {
+// This thread arrives once every qgen_copy16 and qgen_copy4 that it has asked for has landed; it does not wait for that.
+__device__ __forceinline__ void qgen_copy_arrive(uint64_t* barrier) {
     uint32_t s = (uint32_t)__cvta_generic_to_shared(barrier);
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(s), "r"(bytes) : "memory");
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" :: "r"(s) : "memory");
 }
 
 __device__ __forceinline__ void qgen_barrier_wait(uint64_t* barrier, uint32_t parity) {
     uint32_t s = (uint32_t)__cvta_generic_to_shared(barrier), done = 0;
     while (!done)
+#if __CUDA_ARCH__ >= 900
         asm volatile("{\n\t.reg .pred p;\n\tmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n\tselp.u32 %0, 1, 0, p;\n\t}"
+#else
+        asm volatile("{\n\t.reg .pred p;\n\tmbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n\tselp.u32 %0, 1, 0, p;\n\t}"
+#endif
                      : "=r"(done) : "r"(s), "r"(parity) : "memory");
+}
+
+#else
+
+__device__ __forceinline__ void qgen_barrier_init(uint64_t*, int) {}
+__device__ __forceinline__ void qgen_barrier_arrive(uint64_t*) {}
+__device__ __forceinline__ void qgen_copy_arrive(uint64_t*) {}
+__device__ __forceinline__ void qgen_barrier_wait(uint64_t*, uint32_t) {}
+
+#endif
+
+// A bulk copy moves a multiple of 16 bytes, 16-byte aligned at both ends, on the word of one thread, and reports the
+// bytes to a barrier. sm_90 brought them; before, qgen_bulk_copies says no, and neither they nor announced bytes may be
+// reached.
+
+#if __CUDA_ARCH__ >= 900
+
+constexpr bool qgen_bulk_copies = true;
+
+// What was initialised before is seen by bulk copies after; other threads need __syncthreads as well.
+__device__ __forceinline__ void qgen_barrier_publish() {
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+__device__ __forceinline__ void qgen_barrier_expect(uint64_t* barrier, int bytes) {
+    uint32_t s = (uint32_t)__cvta_generic_to_shared(barrier);
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(s), "r"(bytes) : "memory");
 }
 
 __device__ __forceinline__ void qgen_copy_bulk(void* shared, const void* global, int bytes, uint64_t* barrier) {
@@ -169,11 +193,8 @@ __device__ __forceinline__ void qgen_let_next_begin() { asm volatile("griddepcon
 
 constexpr bool qgen_bulk_copies = false;
 
-__device__ __forceinline__ void qgen_barrier_init(uint64_t*, int) {}
 __device__ __forceinline__ void qgen_barrier_publish() {}
-__device__ __forceinline__ void qgen_barrier_arrive(uint64_t*) {}
 __device__ __forceinline__ void qgen_barrier_expect(uint64_t*, int) {}
-__device__ __forceinline__ void qgen_barrier_wait(uint64_t*, uint32_t) {}
 __device__ __forceinline__ void qgen_copy_bulk(void*, const void*, int, uint64_t*) {}
 __device__ __forceinline__ void qgen_wait_for_inputs() {}
 __device__ __forceinline__ void qgen_let_next_begin() {}

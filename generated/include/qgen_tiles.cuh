@@ -1,5 +1,5 @@
 // What kernels over tiled storage share: which tiles are a CTA's, and a ring of stages in shared memory, filled with
-// tiles ahead of use by bulk copies.
+// tiles ahead of use: by bulk copies where the architecture has them, else by cp.async, 16 bytes a thread.
 #pragma once
 
 #include "qgen_parts.cuh"
@@ -24,6 +24,9 @@ struct qgen_tile_ring {
     // Stages asked for before the first is used. Fewer than there are slots, so that a slot is filled again not when the
     // slowest warp has just left it, but a stage later: nobody waits for anybody.
     static constexpr int ahead = stages > 2 ? stages - 2 : 1;
+    // Who arrives at a full slot: the thread that announces the bytes of bulk copies; else every thread of the warp that
+    // asks, once its own copies have landed.
+    static constexpr int askers = qgen_bulk_copies ? 1 : 32;
 
     uint64_t *full, *empty;  // a barrier a slot: its bytes have come; all `warps` are done with it
     int slot = 0, ahead_slot = 0;
@@ -33,7 +36,7 @@ struct qgen_tile_ring {
     // 2 * stages of 8 bytes.
     __device__ __forceinline__ explicit qgen_tile_ring(uint64_t* barriers) : full(barriers), empty(barriers + stages) {
         if (threadIdx.x < stages) {
-            qgen_barrier_init(full + threadIdx.x, 1);
+            qgen_barrier_init(full + threadIdx.x, askers);
             qgen_barrier_init(empty + threadIdx.x, warps);
             qgen_barrier_publish();
         }
@@ -43,10 +46,18 @@ struct qgen_tile_ring {
     template <int most>
     __device__ __forceinline__ void fill(const uint8_t* from, int64_t apart, int copies, int bytes, int lane) const {
         if (ahead_round > 0) qgen_barrier_wait(empty + ahead_slot, (ahead_round + 1) & 1);
-        if (lane == 0) qgen_barrier_expect(full + ahead_slot, copies * bytes);
-        __syncwarp();
-        if (lane < copies)
-            qgen_copy_bulk(qgen_shared + ahead_slot * stage_bytes + lane * (stage_bytes / most), from + lane * apart, bytes, full + ahead_slot);
+        if (qgen_bulk_copies) {
+            if (lane == 0) qgen_barrier_expect(full + ahead_slot, copies * bytes);
+            __syncwarp();
+            if (lane < copies)
+                qgen_copy_bulk(qgen_shared + ahead_slot * stage_bytes + lane * (stage_bytes / most), from + lane * apart, bytes, full + ahead_slot);
+        } else {
+#pragma unroll 1
+            for (int copy = 0; copy < copies; ++copy)
+                for (int at = 16 * lane; at < bytes; at += 512)
+                    qgen_copy16(qgen_shared + ahead_slot * stage_bytes + copy * (stage_bytes / most) + at, from + copy * apart + at);
+            qgen_copy_arrive(full + ahead_slot);
+        }
     }
 
     // The slot to fill next has been asked for, by whichever thread.

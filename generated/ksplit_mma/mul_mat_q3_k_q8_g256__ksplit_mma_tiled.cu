@@ -394,7 +394,15 @@ mul_mat_q3_k_q8_g256_t8__ksplit_mma_tiled_w8(const uint8_t* __restrict__ weight,
     const uint8_t* __restrict__ activation, float* __restrict__ y, int64_t y_stride) {
     ksplit<1, 1, 1, 4>(weight, rows, blocks, tokens, activation, y, y_stride);
 }
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 900 || __CUDA_ARCH__ == 1000
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 800 || __CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ == 1000 || __CUDA_ARCH__ == 1200
+// capacity 16 tokens, 16 rows a CTA, 8 warps, 8 blocks of K a stage, 3 stages; 52544 bytes of shared memory
+extern "C" __global__ void __launch_bounds__(256, 1)
+mul_mat_q3_k_q8_g256_t16__ksplit_mma_tiled_r1w8(const uint8_t* __restrict__ weight, int rows, int blocks, int tokens,
+    const uint8_t* __restrict__ activation, float* __restrict__ y, int64_t y_stride) {
+    ksplit<2, 1, 1, 3>(weight, rows, blocks, tokens, activation, y, y_stride);
+}
+#endif
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 900
 // capacity 16 tokens, 32 rows a CTA, 8 warps, 8 blocks of K a stage, 3 stages; 102976 bytes of shared memory
 extern "C" __global__ void __launch_bounds__(256, 1)
 mul_mat_q3_k_q8_g256_t16__ksplit_mma_tiled_w8(const uint8_t* __restrict__ weight, int rows, int blocks, int tokens,
@@ -402,11 +410,9 @@ mul_mat_q3_k_q8_g256_t16__ksplit_mma_tiled_w8(const uint8_t* __restrict__ weight
     ksplit<2, kRoomy ? 2 : 1, 1, 3>(weight, rows, blocks, tokens, activation, y, y_stride);
 }
 #endif
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 900 || __CUDA_ARCH__ == 1000
 // capacity 32 tokens, 16 rows a CTA, 8 warps, 8 blocks of K a stage, 3 stages; 62784 bytes of shared memory
 extern "C" __global__ void __launch_bounds__(256, 1)
 mul_mat_q3_k_q8_g256_t32__ksplit_mma_tiled_w8(const uint8_t* __restrict__ weight, int rows, int blocks, int tokens,
     const uint8_t* __restrict__ activation, float* __restrict__ y, int64_t y_stride) {
     ksplit<4, 1, 1, 3>(weight, rows, blocks, tokens, activation, y, y_stride);
 }
-#endif

@@ -362,29 +362,33 @@ __device__ __forceinline__ void ksplit(const uint8_t* weight, int rows, int bloc
 
 }  // namespace
 
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 900 || __CUDA_ARCH__ == 1000
 // capacity 1 tokens, 16 rows a CTA, 4 warps, 32 blocks of K a stage, 3 stages; 52544 bytes of shared memory
 extern "C" __global__ void __launch_bounds__(128, kRoomy ? 4 : 1)
 mul_mat_q8_0_q8_g32_t1__ksplit_mma_tiled_w4(const uint8_t* __restrict__ weight, int rows, int blocks, int tokens,
     const uint8_t* __restrict__ activation, float* __restrict__ y, int64_t y_stride) {
     qgen_single<SingleWork, 4, 3, kTileBytes>(weight, rows, blocks, activation, y, y_stride);
 }
-#endif
 // capacity 8 tokens, 16 rows a CTA, 8 warps, 32 blocks of K a stage, 4 stages; 74832 bytes of shared memory
 extern "C" __global__ void __launch_bounds__(256, kRoomy ? 2 : 1)
 mul_mat_q8_0_q8_g32_t8__ksplit_mma_tiled_w8(const uint8_t* __restrict__ weight, int rows, int blocks, int tokens,
     const uint8_t* __restrict__ activation, float* __restrict__ y, int64_t y_stride) {
     ksplit<1, 1, 1, 4>(weight, rows, blocks, tokens, activation, y, y_stride);
 }
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 900 || __CUDA_ARCH__ == 1000
 // capacity 16 tokens, 16 rows a CTA, 8 warps, 32 blocks of K a stage, 3 stages; 62528 bytes of shared memory
 extern "C" __global__ void __launch_bounds__(256, kRoomy ? 2 : 1)
 mul_mat_q8_0_q8_g32_t16__ksplit_mma_tiled_w8(const uint8_t* __restrict__ weight, int rows, int blocks, int tokens,
     const uint8_t* __restrict__ activation, float* __restrict__ y, int64_t y_stride) {
     ksplit<2, 1, 1, 3>(weight, rows, blocks, tokens, activation, y, y_stride);
 }
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 800 || __CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ == 1000 || __CUDA_ARCH__ == 1200
+// capacity 32 tokens, 16 rows a CTA, 8 warps, 32 blocks of K a stage, 3 stages; 72768 bytes of shared memory
+extern "C" __global__ void __launch_bounds__(256, 1)
+mul_mat_q8_0_q8_g32_t32__ksplit_mma_tiled_r1w8(const uint8_t* __restrict__ weight, int rows, int blocks, int tokens,
+    const uint8_t* __restrict__ activation, float* __restrict__ y, int64_t y_stride) {
+    ksplit<4, 1, 1, 3>(weight, rows, blocks, tokens, activation, y, y_stride);
+}
 #endif
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 900 || __CUDA_ARCH__ == 1000
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 900
 // capacity 32 tokens, 32 rows a CTA, 8 warps, 32 blocks of K a stage, 3 stages; 141376 bytes of shared memory
 extern "C" __global__ void __launch_bounds__(256, 1)
 mul_mat_q8_0_q8_g32_t32__ksplit_mma_tiled_w8(const uint8_t* __restrict__ weight, int rows, int blocks, int tokens,

@@ -144,8 +144,8 @@ class RungCandidate:
 
     @property
     def label(self) -> str:
-        """Columns and warps: what differs between the rungs of a ladder."""
-        return f"t{self.instance.columns}_w{self.instance.warps}"
+        """Columns and the last word of its name: what differs between the rungs of a ladder."""
+        return f"t{self.instance.columns}_{self.instance.name.rpartition('_')[2]}"
 
 
 @dataclass(frozen=True)

@@ -79,15 +79,15 @@ def count(
             allowed=f"{pipes.ARCH}: which pipe takes which opcode is written down for no other",
             next=f"compile it for {pipes.ARCH}",
         )
+    arch = load_archs()[cubin.arch]
     resident = resident_ctas(
-        load_archs()[cubin.arch],
+        arch,
         cubin.entry(instance.name),
         warps=warps_of(planned, instance),
         shared_bytes=instance.shared_bytes,
     )
-    planned_nest = plan_nest(
-        planned, instance, Problem(rows, columns // planned.block, tokens, multiprocessors, resident)
-    )
+    problem = Problem(arch, rows, columns // planned.block, tokens, multiprocessors, resident)
+    planned_nest = plan_nest(planned, instance, problem)
     instructions = nvdisasm.disassemble(cubin)[instance.name]
     found, times = weigh_blocks(graph.cut(instructions, instance.name), instance.name, planned_nest)
     totals = dict.fromkeys(PIPES, 0.0)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from qgen import plan
+from qgen.archs import Arch
 from qgen.emit.ksplit import ksplit_kernel
 from qgen.errors import QgenError
 from qgen.plan.matvec import PIECE
@@ -52,8 +53,9 @@ class Nest:
 
 @dataclass(frozen=True)
 class Problem:
-    """A launch: N rows, K in blocks, T tokens, on a device that holds `resident` CTAs on each multiprocessor."""
+    """A launch: N rows, K in blocks, T tokens, on a device of `arch` that holds `resident` CTAs a multiprocessor."""
 
+    arch: Arch
     rows: int
     blocks: int
     tokens: int
@@ -165,7 +167,7 @@ def _shares(tiles: int, ctas: int, tiled: bool) -> list[int]:
 
 def _ksplit(planned: plan.KsplitPlan, rung: plan.Rung, problem: Problem) -> Nest:
     launch, grid_y = plan.launch_ksplit(
-        planned, rung, problem.rows, problem.tokens, problem.multiprocessors, problem.resident
+        planned, rung, problem.rows, problem.tokens, problem.multiprocessors, problem.resident, problem.arch
     )
     shares = _shares(-(-problem.rows // plan.TILE_ROWS), launch.grid, planned.tile is not None)
     turns = [-(-share // rung.row_tiles) for share in shares]

@@ -14,6 +14,7 @@ from qgen.dispatch.space import Axis, Condition, Ints, Space, Where
 from qgen.errors import QgenError
 from qgen.plan import (
     CLASSES,
+    LADDER,
     MAX_TOKENS,
     ArrangePlan,
     FloatKsplitPlan,
@@ -114,8 +115,8 @@ def catalog(
     quantisers = {p.layout.name: p.name for p in plans if isinstance(p, converts)}
     kernels: list[Kernel] = []
     # tokens: how many the kernels of a format take in one call; rungs: of its int8 ladder over native storage;
-    # tiled_rungs: over tiles; block_columns: those of them whose columns are blocks of K; float_rungs: of the others;
-    # widest_ARCH: see _widest
+    # tiled_rungs, row_tiles_COLUMNS: see _tiled; block_columns: of those whose columns are blocks of K;
+    # float_rungs: of the others; widest_ARCH: see _widest
     numbers: dict[str, dict[str, int]] = {
         name: {
             "block": f.block,
@@ -123,6 +124,7 @@ def catalog(
             "rungs": 0,
             "tiled_rungs": 0,
             "block_columns": 0,
+            **{f"row_tiles_{columns}": 0 for columns in LADDER},
             "float_rungs": 0,
             **{f"widest_{arch}": 0 for arch in archs},
         }
@@ -144,8 +146,7 @@ def catalog(
             numbers[plan.format] |= {"tokens": MAX_TOKENS}
         elif isinstance(plan, KsplitPlan) and plan.tile:
             kernels += _ksplit(plan, quantisers.get(plan.layout.name), space, archs)
-            tiled = {"tiled_rungs": len(plan.rungs), "block_columns": int(plan.one == "blocks")}
-            numbers[plan.format] |= {"tokens": MAX_TOKENS} | tiled
+            numbers[plan.format] |= {"tokens": MAX_TOKENS} | _tiled(plan)
         elif isinstance(plan, KsplitPlan):
             kernels += _ksplit(plan, quantisers.get(plan.layout.name), space, archs)
             numbers[plan.format] |= {"tokens": MAX_TOKENS, "rungs": len(plan.rungs)} | _widest(plan, archs)
@@ -254,7 +255,7 @@ def _ksplit(
             contract=plan.contract.name, quantiser=quantiser, columns=r.columns, ladder=plan.file,
             threads=32 * r.warps, shared_bytes=r.shared_bytes, rows=r.rows, alignment=plan.alignment,
             knobs={"class": "tiles" if plan.storage == "tiled" else _class(plan.layout.activation)}
-            | ({"row_tiles": r.row_tiles} if isinstance(r, FloatRung) else {}),
+            | ({"row_tiles": r.row_tiles} if isinstance(r, FloatRung) or plan.storage == "tiled" else {}),
             requires=plan.requires,
         )
         for r in plan.rungs
@@ -272,6 +273,12 @@ def _widest(plan: KsplitPlan, archs: Mapping[str, Arch]) -> dict[str, int]:
         f"widest_{name}": max((r.columns for r in plan.fitting(arch.shared_per_block_optin)), default=0)
         for name, arch in archs.items()
     }
+
+
+def _tiled(plan: KsplitPlan) -> dict[str, int]:
+    """Column capacities of the ladder over tiles, those of blocks of K, and the most row tiles a warp of each width."""
+    most = {f"row_tiles_{columns}": max(r.row_tiles for r in plan.rungs if r.columns == columns) for columns in LADDER}
+    return {"tiled_rungs": len({r.columns for r in plan.rungs}), "block_columns": int(plan.one == "blocks"), **most}
 
 
 def _where_runs(

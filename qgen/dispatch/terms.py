@@ -12,7 +12,7 @@ from qgen.dispatch.reader import Entry, is_int
 from qgen.dispatch.space import Axis, Condition, Ints, Space, check_choice
 from qgen.spec.reader import close, listed
 
-_TERM = re.compile(r"([a-z_]+)(?:\s*([+-])\s*(\d+))?")
+_TERM = re.compile(r"([a-z][a-z0-9_]*)(?:\s*([+-])\s*(\d+))?")
 _INT_KEYS = ("range", "multiple_of", "not_multiple_of")
 OWN, PLANNED = "own", "planned"
 

@@ -147,6 +147,8 @@ class _Launch(ctypes.Structure):
         ("buffer_count", ctypes.c_int32),
         ("count_sectors", ctypes.c_int32),
         ("dependent", ctypes.c_int32),
+        ("first_cta", ctypes.c_uint64),
+        ("cta_count", ctypes.c_uint64),
         ("switches", ctypes.c_uint64),
     ]
 
@@ -189,6 +191,7 @@ class Program:
         seed: int = 0,
         count_sectors: bool = False,
         dependent: bool = False,
+        ctas: range | None = None,
     ) -> Report:
         """Runs kernel `entry` to its end and reports its traffic; writable buffers' arrays hold the results.
 
@@ -201,13 +204,15 @@ class Program:
         count_sectors: also count 32-byte sectors as warps ask for them (slower)
         dependent:   as a kernel that begins before those in front of it have ended (programmatic dependent launch):
                      a thread that has not called qgen_wait_for_inputs may touch constant buffers alone
+        ctas:        numbers (x counts first) of the CTAs that run, one after the other, of those in the grid; left out,
+                     all. Operands of many gigabytes can be looked at so
 
         Raises QgenError for arguments that do not fit, and for every fault of the kernel: accesses out of bounds,
         misaligned, too early or not through qgen_ptx.cuh, writes to read-only buffers or past the shared memory,
         divergent barriers, deadlock, collectives that disagree. The program can be launched again after an error.
         """
         call = _Call(program=self, entry=entry, order=order, seed=seed)
-        launch, buffers = call.prepare(grid, block, args, shared, count_sectors, dependent)
+        launch, buffers = call.prepare(grid, block, args, shared, count_sectors, dependent, ctas)
         with _launching:
             failure = self._library.qgen_emulate_launch(ctypes.byref(launch))
             if failure:
@@ -238,6 +243,7 @@ class _Call:
         shared: int,
         count_sectors: bool,
         dependent: bool,
+        ctas: range | None,
     ) -> tuple[_Launch, Any]:
         entries = list(self.program.parameters)
         if self.entry not in entries:
@@ -250,6 +256,10 @@ class _Call:
         block = self._extent("block", block, (1024, 1024, 64))
         if block[0] * block[1] * block[2] > 1024:
             self.refuse(f"block {block}", "at most 1024 threads", "use smaller blocks")
+        all_ctas = range(grid[0] * grid[1] * grid[2])
+        ctas = all_ctas if ctas is None else ctas
+        if not ctas or ctas.step != 1 or ctas[0] not in all_ctas or ctas[-1] not in all_ctas:
+            self.refuse(f"CTAs {ctas}", f"some of {all_ctas}, one after the other", "correct the numbers")
         arguments, buffers = self._arguments(args)
         launch = _Launch(
             entry=entries.index(self.entry),
@@ -263,6 +273,8 @@ class _Call:
             buffer_count=len(buffers),
             count_sectors=count_sectors,
             dependent=dependent,
+            first_cta=ctas.start,
+            cta_count=len(ctas),
         )
         return launch, buffers
 

@@ -29,13 +29,14 @@ from qgen.plan.quantize import (
 )
 from qgen.plan.records import ActivationLayout, Contract
 from qgen.plan.repack import Place, RepackPlan, launch_repack, plan_repack
-from qgen.plan.rungs import Rung
+from qgen.plan.rungs import LADDER, Rung
 from qgen.plan.tile import ROWS as TILE_ROWS
 from qgen.plan.tile import TileLayout, plan_tile
 from qgen.spec.records import Format
 
 __all__ = [
     "CLASSES",
+    "LADDER",
     "MAX_TOKENS",
     "TILE_ROWS",
     "ActivationLayout",

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
+from qgen.archs import Arch
 from qgen.plan.lanes import Names, plan_lanes
 from qgen.plan.matvec import PIECE, Launch, contract, four, largest, summed_halves, table_words
 from qgen.plan.records import Contract, LaneConstant, LaneInt, Step, TermPlan, Words
@@ -23,7 +24,7 @@ from qgen.plan.rungs import (
     Rung,
     native_rung,
     single_rung,
-    tiled_rung,
+    tiled_rungs,
     token_rung,
 )
 from qgen.plan.scales import ScaleWord, plan_scale_word
@@ -32,7 +33,6 @@ from qgen.plan.tile import LANES, ROWS, TileLayout, TileNames, tile_layout
 from qgen.spec import Field, Format
 
 BUNDLE = 128  # elements a warp takes at once, of neighbouring turns where blocks are shorter
-SHARED_IN_ALL = 228 * 1024  # what a multiprocessor of sm_90 has, 1 KB a CTA of it taken
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ class KsplitPlan:
         narrow = any(pair.second < 0 for group in self.pairs for pair in group)
         narrow = narrow or (self.layout.sums and self.layout.packed_sums)
         mma = (*(("mma_m16n8k32_s8",) if wide else ()), *(("mma_m16n8k16_s8",) if narrow else ()))
-        return (*mma, "tma") if self.tile else mma
+        return (*mma, "cp_async") if self.tile else mma
 
     def fitting(self, shared_bytes: int) -> tuple[Rung, ...]:
         """The rungs for an architecture that gives a CTA so much shared memory: those before the first too large."""
@@ -233,16 +233,16 @@ def plan_ksplit(format: Format, storage: str = "native") -> KsplitPlan:
     doubled = 16 if crowded else 32
     run = max((load.count for load in program.loads), default=1)
 
-    def rung(columns: int) -> Rung:
+    def rungs_of(columns: int) -> tuple[Rung, ...]:
         row_tiles = 2 if paired < columns <= doubled else 1
         if tile:
-            return tiled_rung(format, agreed, stem, columns, columns <= paired, row_tiles, bundle)
+            return tiled_rungs(format, agreed, stem, columns, columns <= paired, row_tiles, bundle)
         planned = native_rung(format, agreed, stem, columns, run, columns <= paired, row_tiles, bundle)
         if row_tiles > 1 and planned.shared_bytes > SHARED_LIMIT:
-            return native_rung(format, agreed, stem, columns, run, columns <= paired, 1, bundle)
-        return planned
+            planned = native_rung(format, agreed, stem, columns, run, columns <= paired, 1, bundle)
+        return (planned,)
 
-    rungs = tuple(rung(columns) for columns in LADDER)
+    rungs = tuple(rung for columns in LADDER for rung in rungs_of(columns))
     one = ""
     if tile and not packed and agreed.slices == SINGLE_SLICES:
         one, rungs = "blocks", (single_rung(format, stem), *rungs)
@@ -327,12 +327,13 @@ def _check_scales(format: Format, codes: Field, groups: int, scaled: list[list[F
 
 
 def launch_ksplit(
-    plan: KsplitPlan, rung: Rung, rows: int, tokens: int, multiprocessors: int, ctas_per_multiprocessor: int
+    plan: KsplitPlan, rung: Rung, rows: int, tokens: int, multiprocessors: int, ctas_per_multiprocessor: int, arch: Arch
 ) -> tuple[Launch, int]:
     """Launch numbers and the grid's y: column tiles of the rung's capacity; x is persistent over row tiles.
 
-    Where fewer CTAs are launched than there are places for, those over tiled storage ask for so much shared memory that
-    no multiprocessor takes more than its share: a launch that may begin early would pile up on the first ones free.
+    Where launches may begin early, and fewer CTAs are launched than there are places for, those over tiled storage ask
+    for so much of the shared memory of `arch` that no multiprocessor takes more than its share: they would pile up on
+    the first ones free.
     """
     tiles = -(-rows // ROWS)
     columns = -(-tokens // rung.columns)
@@ -340,6 +341,7 @@ def launch_ksplit(
     resident = max(1, multiprocessors * ctas_per_multiprocessor // columns)
     grid = max(1, min(tiles, resident))
     share = -(-grid * columns // multiprocessors)
-    alone = plan.tile is not None and share < ctas_per_multiprocessor
-    shared = max(rung.shared_bytes, SHARED_IN_ALL // (share + 1)) if alone else rung.shared_bytes
+    alone = plan.tile is not None and arch.instructions.pdl and share < ctas_per_multiprocessor
+    # One CTA more than the share does not fit: each takes what it asks for and the driver's part.
+    shared = max(rung.shared_bytes, arch.shared_per_sm // (share + 1)) if alone else rung.shared_bytes
     return Launch(grid=grid, block=32 * rung.warps, shared=shared), columns

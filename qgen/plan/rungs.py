@@ -90,10 +90,26 @@ def native_rung(
     )
 
 
-def tiled_rung(
+def tiled_rungs(
     format: Format, agreed: Contract, stem: str, columns: int, two: bool, row_tiles: int, bundle: int
+) -> tuple[Rung, ...]:
+    """As native_rung, of whole tiles: nothing is ragged.
+
+    A rung of two row tiles a warp comes after one of one, which takes half of its shared memory: sm_90's compiler alone
+    has the registers for two.
+    """
+    name = f"{stem}_t{columns}__ksplit_mma_tiled"
+    if row_tiles == 1:
+        return (_tiled_rung(format, agreed, f"{name}_w{SPLIT}", columns, two, 1, bundle),)
+    return (
+        _tiled_rung(format, agreed, f"{name}_r1w{SPLIT}", columns, two, 1, bundle),
+        _tiled_rung(format, agreed, f"{name}_w{SPLIT}", columns, two, row_tiles, bundle),
+    )
+
+
+def _tiled_rung(
+    format: Format, agreed: Contract, name: str, columns: int, two: bool, row_tiles: int, bundle: int
 ) -> Rung:
-    """As native_rung, of whole tiles: nothing is ragged."""
     rows, substeps = ROWS * row_tiles, agreed.slices // SPLIT
     block_bytes = SPLIT * bundle * ROWS * format.bytes  # of a row tile, every warp one bundle
     # A stage ends where the warp's slices do, or in time for a whole number of stages to.
@@ -108,7 +124,7 @@ def tiled_rung(
     stages = 4 if deep else 3
     barriers = stages * slot + partial
     return Rung(
-        name=f"{stem}_t{columns}__ksplit_mma_tiled_w{SPLIT}",
+        name=name,
         columns=columns,
         column_tiles=columns // 8,
         row_tiles=row_tiles,

@@ -234,10 +234,11 @@ class Ladder(Bound):
             raise refusal("instance", found, allowed, "leave it out: the dispatch picks one")
         super().__init__(weight, device, self._plan.alignment)
         self.instance: plan.Rung = rung
+        self._arch = room.arch_of_device(device)
         quantize = self._quantize_plan
         self._fit = self._load(quantize, quantize.name, self._plan, 32 * rung.warps, rung.shared_bytes)
         if self.tiled and self._fit[1] > 1:
-            fewest, _ = plan.launch_ksplit(self._plan, rung, 1, 1, *self._fit)
+            fewest, _ = plan.launch_ksplit(self._plan, rung, 1, 1, *self._fit, self._arch)
             with room.cupy_module().cuda.Device(device):
                 room.allow_shared(self._matmul, fewest.shared)
 
@@ -254,7 +255,7 @@ class Ladder(Bound):
             (x, np.int64(operands.row_stride(x)), self._blocks, workspace),
             first.shared,
         )
-        second, y = plan.launch_ksplit(self._plan, self.instance, self.weight.rows, tokens, *self._fit)
+        second, y = plan.launch_ksplit(self._plan, self.instance, self.weight.rows, tokens, *self._fit, self._arch)
         multiply: Launch = (
             (second.grid, y),
             (second.block,),

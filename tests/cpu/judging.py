@@ -63,9 +63,14 @@ def far_apart(packed: U8, stride: int) -> U8:
 
 @cache
 def _vast() -> U8:
-    """uint8[4 GiB and some]: address space that takes memory only where it is touched."""
+    """uint8[4 GiB and some], one for all."""
+    return holes((1 << 32) + (1 << 22))
+
+
+def holes(nbytes: int) -> U8:
+    """uint8[nbytes] of zeros: address space that takes memory only where it is touched."""
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0x4000)
-    return np.frombuffer(mmap.mmap(-1, (1 << 32) + (1 << 22), flags=flags), dtype=np.uint8)
+    return np.frombuffer(mmap.mmap(-1, nbytes, flags=flags), dtype=np.uint8)
 
 
 # ---- damage -----------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from judging import U8, Order, Wrong, far_apart, lay_out
+from judging import U8, Order, Wrong, far_apart, holes, lay_out
 
 from qgen import codec, emulate, plan, storage
 from qgen.plan import TILE_ROWS, RepackPlan
@@ -133,6 +133,83 @@ def check_to_native(format: Format, planned: RepackPlan, program: emulate.Progra
     _equal("rows", native, wanted)  # POISON between them, too
     _same("bytes read", read, tiled.size)
     _same("bytes written", written, source.size)
+
+
+# ---- far tiles -------------------------------------------------------------------------------------------------------
+
+THERE = 13  # rows of the last row tile
+
+
+def _far(planned: RepackPlan) -> Iterator[tuple[int, int, int]]:
+    """(first, last, blocks): a launch of row tiles first .. last, the last of which begins past 2^32 bytes in both
+    storages: where the launch begins with it, and where it begins with the first of all."""
+    tile_bytes = planned.layout.tile_bytes
+    last = (1 << 32) // (3 * tile_bytes) + 1
+    yield last, last, 3
+    yield 0, 65534, (1 << 32) // (65534 * tile_bytes) + 2
+
+
+def _run_last(
+    program: emulate.Program,
+    entry: str,
+    planned: RepackPlan,
+    case: tuple[int, int, int],
+    native: emulate.Buffer,
+    stride: int,
+    tiled: emulate.Buffer,
+) -> emulate.Report:
+    """The launch's last row tile alone: that of the last row of the grid."""
+    first, last, blocks = case
+    sizes = (TILE_ROWS * last + THERE, blocks, first, last + 1 - first)
+    launch, grid_y = plan.launch_repack(planned, blocks, last + 1 - first)
+    assert grid_y == last + 1 - first, "a CTA for every row tile"
+    return program.launch(
+        entry,
+        grid=(launch.grid, grid_y, 1),
+        block=launch.block,
+        shared=launch.shared,
+        args=[native, stride, *sizes, tiled] if entry == planned.to_tiled else [tiled, *sizes, native, stride],
+        ctas=range((grid_y - 1) * launch.grid, grid_y * launch.grid),
+    )
+
+
+def _last_rows(native: U8, stride: int, row_bytes: int) -> U8:
+    """The last rows of memory that ends with one, uint8[THERE, row_bytes]."""
+    begin = native.size - (THERE - 1) * stride - row_bytes
+    return np.lib.stride_tricks.as_strided(native[begin:], (THERE, row_bytes), (stride, 1))
+
+
+def check_far_to_tiled(format: Format, planned: RepackPlan, program: emulate.Program) -> None:
+    """Raises Wrong, or QgenError for a fault of the kernel, which takes rows from the first of the launch on."""
+    for first, last, blocks in _far(planned):
+        source = packed(format, THERE, blocks)
+        wanted, row_bytes, stride = tiles_of(format, source), source[0].size, source[0].size + 3
+        native = holes((TILE_ROWS * (last - first) + THERE - 1) * stride + row_bytes)
+        _last_rows(native, stride, row_bytes)[:] = source.reshape(THERE, -1)
+        tiled = holes((last + 1) * wanted.size)
+        buffers = emulate.Buffer("native", native), stride, emulate.Buffer("tiled", tiled, writable=True)
+        report = _run_last(program, planned.to_tiled, planned, (first, last, blocks), *buffers)
+        _equal("tiles", tiled[-wanted.size :], wanted)
+        _same("bytes read", report.bytes_touched["native"], source.size)
+        _same("bytes written", report.written_bytes["tiled"], wanted.size)
+
+
+def check_far_to_native(format: Format, planned: RepackPlan, program: emulate.Program) -> None:
+    """Raises Wrong, or QgenError for a fault of the kernel, which takes tiles from the first of the launch on."""
+    for first, last, blocks in _far(planned):
+        source = packed(format, THERE, blocks)
+        tiles, row_bytes, stride = tiles_of(format, source), source[0].size, source[0].size + 3
+        tiled = holes((last + 1 - first) * tiles.size)
+        tiled[-tiles.size :] = tiles
+        native = holes((TILE_ROWS * last + THERE - 1) * stride + row_bytes)
+        buffers = emulate.Buffer("native", native, writable=True), stride, emulate.Buffer("tiled", tiled)
+        report = _run_last(program, planned.to_native, planned, (first, last, blocks), *buffers)
+        _equal("rows", _last_rows(native, stride, row_bytes), source.reshape(THERE, -1))
+        _same("bytes read", report.bytes_touched["tiled"], tiles.size)
+        _same("bytes written", report.written_bytes["native"], source.size)
+
+
+# ---- what they share -------------------------------------------------------------------------------------------------
 
 
 def _chunks(case: Case) -> Iterator[tuple[int, int]]:

@@ -20,7 +20,10 @@ ARCHS = load_archs()
 USES = {
     "dp4a": 'asm volatile("dp4a.s32.s32 %0, %1, %1, %1;" : "=r"(r[0]) : "r"(a));',
     "ldmatrix": 'asm volatile("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%0}, [%1];" : "=r"(r[0]) : "r"(a));',
-    "cp_async": 'asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" :: "r"(a), "l"(r));',
+    "cp_async": (
+        'asm volatile("cp.async.cg.shared.global [%0], [%1], 16; cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" '
+        ':: "r"(a), "l"(r));'
+    ),
     "redux": 'asm volatile("redux.sync.add.s32 %0, %1, 0xffffffff;" : "=r"(r[0]) : "r"(a));',
     "pdl": 'asm volatile("griddepcontrol.wait;");',
     "tma": (

@@ -159,7 +159,7 @@ def test_resident_ctas_are_those_that_the_driver_named() -> None:
                 found = resident_ctas(arch, resources, warps=warps, shared_bytes=shared)
                 if isinstance(owner, KsplitPlan) and isinstance(instance, Rung):
                     # A launch of few CTAs asks for more shared memory, so that they spread.
-                    launch, _ = launch_ksplit(owner, instance, int(row["rows"]), 1, 132, found)
+                    launch, _ = launch_ksplit(owner, instance, int(row["rows"]), 1, 132, found, arch)
                     found = resident_ctas(arch, resources, warps=warps, shared_bytes=launch.shared)
                 assert found == int(row["resident"]), row["kernel"]
                 seen += 1

@@ -70,7 +70,7 @@ def tokens(table: Table) -> list[int]:
     return sorted({*range(1, 2305), *LARGE_T, *(t for t in ends if axis.lo <= t <= axis.hi)})
 
 
-TILED = ("sm_86", "sm_90", "sm_120")
+TILED = ("sm_75", "sm_86", "sm_90", "sm_120")
 
 
 def contexts(table: Table, op: str) -> Iterator[dict[str, Value]]:

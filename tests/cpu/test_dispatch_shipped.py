@@ -189,7 +189,8 @@ def test_hot_choices_without_tensor_cores(tokens: int, columns: int, format: str
 
 @pytest.mark.parametrize("arch, tokens, columns", [
     ("sm_90", 1, 1), ("sm_90", 2, 8), ("sm_90", 8, 8), ("sm_90", 9, 16), ("sm_90", 17, 32), ("sm_90", 65528, 32),
-    ("sm_100", 1, 1), ("sm_100", 33, 32), ("sm_120", 1, 8), ("sm_120", 97, 8),
+    ("sm_80", 1, 1), ("sm_80", 8, 8), ("sm_80", 33, 32), ("sm_86", 1, 1), ("sm_86", 9, 16), ("sm_89", 2, 8),
+    ("sm_89", 17, 32), ("sm_100", 1, 1), ("sm_100", 33, 32), ("sm_120", 1, 1), ("sm_120", 16, 16), ("sm_120", 97, 32),
 ])  # fmt: skip
 @pytest.mark.parametrize("format", ["Q4_K", "Q4_0", "TQ1_0", "PTQ1_0"])
 def test_hot_choices_over_tiles(arch: str, tokens: int, columns: int, format: str) -> None:
@@ -202,6 +203,20 @@ def test_hot_choices_over_tiles(arch: str, tokens: int, columns: int, format: st
         rung = f"t{8 if activation == 'q8_g256' and columns == 1 else columns}__ksplit_mma_tiled"
         assert (decision.kernel or "").startswith(f"mul_mat_{format.lower()}_{activation}_{rung}")
         assert decision.quantiser == f"quantize_activation_{activation}_{format.lower()}_fragments__warp_block"
+
+
+@pytest.mark.parametrize("format, tokens", [("Q4_K", 17), ("Q6_K", 9), ("Q4_0", 32)])
+def test_two_row_tiles_a_warp_on_sm_90_alone(format: str, tokens: int) -> None:
+    activation = formats()[format].activation or ""
+    chosen = {
+        arch: dispatch.lookup(
+            Request("mul_mat", format, activation, T=tokens, N=4096, K=4096, arch=arch, storage="tiled")
+        )
+        for arch in ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
+    }
+    two = chosen.pop("sm_90").kernel
+    (one,) = {decision.kernel for decision in chosen.values()}
+    assert one and two and one == two.replace("_tiled_w8", "_tiled_r1w8") != two
 
 
 @pytest.mark.parametrize("blocks, columns", [(1, 8), (8, 8), (9, 1), (128, 1)])
@@ -221,8 +236,8 @@ activation=f32             activation  q8_g256, bf16, f16
 activation=q8_g32          activation  q8_g256, bf16, f16
 activation=f16,arch=sm_75  instruction m16n8k16
 activation=bf16,arch=sm_75 instruction m16n8k16
-storage=tiled,arch=sm_86   instruction repack the weight to native
-storage=tiled,arch=sm_75   instruction bulk copies
+storage=tiled,arch=sm_75   instruction m16n8k32
+storage=tiled,arch=sm_75,op=quantize_activation instruction m16n8k32
 storage=tiled,activation=f16 storage   native storage only
 format=Q5G64_F16S,activation=bf16,storage=tiled storage none reads another
 epilogue=bias              epilogue    fused

@@ -297,6 +297,21 @@ def test_a_missing_barrier_shows_as_poison_and_the_barrier_cures_it(order: Any, 
         assert (y == 0xA5A5A5A5).any() == bool(skip)
 
 
+@pytest.mark.parametrize(("order", "seed"), ORDERS)
+def test_some_ctas_of_a_grid_run_as_they_would_among_all(order: Any, seed: int) -> None:
+    whole, part = np.zeros((60, 42), np.uint32), np.zeros((60, 42), np.uint32)
+    for out, ctas in ((whole, None), (part, range(17, 23))):
+        buffer = Buffer("out", out, writable=True)
+        program("grid").launch(
+            "indices", grid=(3, 4, 5), block=(7, 3, 2), args=[buffer], order=order, seed=seed, ctas=ctas
+        )
+    np.testing.assert_array_equal(part[17:23], whole[17:23])
+    assert not part[:17].any() and not part[23:].any()
+    for wrong in (range(0), range(59, 61), range(-1, 3), range(0, 9, 2)):
+        with pytest.raises(QgenError, match="some of range"):
+            program("grid").launch("indices", grid=(3, 4, 5), block=42, args=[buffer], ctas=wrong)
+
+
 def test_threads_that_left_do_not_hold_up_a_barrier() -> None:
     y = np.zeros(64, np.uint32)
     for order, seed in ORDERS:

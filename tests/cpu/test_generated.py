@@ -91,7 +91,7 @@ def test_the_report_shows_no_spill_and_registers_for_the_promised_blocks() -> No
     limits = archs.load_archs()
     # entry -> threads that must fit a multiprocessor at once: __launch_bounds__(threads, blocks)
     promised: dict[str, int] = {}
-    paired: set[str] = set()  # rungs of which two CTAs share a multiprocessor of sm_80 and sm_90
+    paired: set[tuple[str, str]] = set()  # rungs and the architectures on which two CTAs share a multiprocessor
     for plan in MADE.plans:
         if isinstance(plan, MatvecPlan):
             promised |= {i.name: 32 * plan.warps * i.min_ctas for i in plan.instances}
@@ -99,7 +99,8 @@ def test_the_report_shows_no_spill_and_registers_for_the_promised_blocks() -> No
             promised |= {i.name: 32 * i.warps * i.min_ctas for i in plan.instances}
         elif isinstance(plan, KsplitPlan):
             promised |= {r.name: 32 * r.warps for r in plan.rungs}
-            paired |= {r.name for r in plan.rungs if r.min_ctas == 2}
+            roomy = ("sm_90",) if plan.tile else ("sm_80", "sm_90")
+            paired |= {(r.name, arch) for r in plan.rungs for arch in roomy if r.min_ctas == 2}
         elif isinstance(plan, FloatKsplitPlan):
             promised |= {r.name: 32 * r.warps * r.min_ctas for r in plan.rungs}
         elif isinstance(plan, RepackPlan):
@@ -111,7 +112,7 @@ def test_the_report_shows_no_spill_and_registers_for_the_promised_blocks() -> No
         assert row["spill_stores"] == row["spill_loads"] == row["stack_bytes"] == row["static_shared"] == 0, where
         arch = limits[row["arch"]]
         assert 0 < row["registers"] <= arch.max_registers_per_thread, where
-        ctas = 2 if row["entry"] in paired and row["arch"] in ("sm_80", "sm_90") else 1
+        ctas = 2 if (row["entry"], row["arch"]) in paired else 1
         assert row["registers"] * promised[row["entry"]] * ctas <= arch.registers_per_sm, where
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from judging import same
 from ksplit_cases import DISTINCT, Case, leftovers, numbers, operands
-from ksplit_checks import compiled, quantise
+from ksplit_checks import SM_90, compiled, quantise
 from tiled_checks import Tiled
 
 from qgen.emit import emit
@@ -15,16 +15,27 @@ from qgen.spec import load_formats
 
 FORMATS = load_formats()
 PLANS = {plan.format: plan for plan in plan_all(FORMATS)[0] if isinstance(plan, KsplitPlan) and plan.tile}
-RUNGS = [(plan, rung) for plan in PLANS.values() for rung in plan.rungs]
+
+
+def most_row_tiles(plan: KsplitPlan) -> list[Rung]:
+    """A rung of each capacity, the one that sm_90 runs."""
+    return list({rung.columns: rung for rung in sorted(plan.rungs, key=lambda r: r.row_tiles)}.values())
+
+
+RUNGS = [(plan, rung) for plan in PLANS.values() for rung in most_row_tiles(plan)]
+ONE_ROW_TILE = [(plan, rung) for plan in PLANS.values() for rung in plan.rungs if rung.row_tiles == 1]
 
 each_plan = pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
 each_rung = pytest.mark.parametrize(
     ("plan", "rung"), RUNGS, ids=[f"{plan.format}-{rung.columns}" for plan, rung in RUNGS]
 )
+each_of_one_row_tile = pytest.mark.parametrize(
+    ("plan", "rung"), ONE_ROW_TILE, ids=[f"{plan.format}-{rung.columns}" for plan, rung in ONE_ROW_TILE]
+)
 
 
 def judge(plan: KsplitPlan, rung: Rung, arch: int = 900) -> Tiled:
-    return Tiled(FORMATS[plan.format], compiled(plan, arch), plan, rung)
+    return Tiled(FORMATS[plan.format], compiled(plan, arch), plan, rung, bulk=arch >= 900)
 
 
 def test_every_format_with_a_ladder_has_one_over_tiles() -> None:
@@ -43,7 +54,27 @@ def test_tiled_of_special_numbers(plan: KsplitPlan, rung: Rung) -> None:
     judge(plan, rung).check_special()
 
 
-# One row tile a warp where sm_90 has two; bundles of several blocks, integer scales, digits.
+@each_of_one_row_tile
+def test_tiled_without_bulk_copies(plan: KsplitPlan, rung: Rung) -> None:
+    """As architectures from sm_80 to sm_89 run it: every tile comes once, 16 bytes a request, with the same bits."""
+    judge(plan, rung, 800).check_shapes()
+
+
+@each_plan
+def test_tiles_past_4_gib(plan: KsplitPlan) -> None:
+    for arch in (900, 800):
+        for rung in (plan.rungs[0], plan.rungs[-1]):
+            judge(plan, rung, arch).check_far_rows()
+
+
+# Bundles of several blocks, integer scales, digits.
+@pytest.mark.parametrize("format", ["Q4_0", "Q6_K", "TQ1_0"])
+def test_tiled_of_special_numbers_without_bulk_copies(format: str) -> None:
+    for rung in PLANS[format].rungs:
+        judge(PLANS[format], rung, 860).check_special()
+
+
+# One row tile a warp where sm_90 has two.
 @pytest.mark.parametrize("format", ["Q4_0", "Q6_K", "TQ1_0"])
 def test_tiled_on_other_architectures(format: str) -> None:
     for rung in PLANS[format].rungs:
@@ -54,9 +85,11 @@ def test_tiled_on_other_architectures(format: str) -> None:
 def test_the_cases_go_round_the_ring_and_leave_tails(plan: KsplitPlan) -> None:
     for rung in plan.rungs:
         shapes = judge(plan, rung).cases()
-        grids = {launch_ksplit(plan, rung, c.rows, c.tokens, c.multiprocessors, 1)[0].grid for c in shapes}
+        grids = {launch_ksplit(plan, rung, c.rows, c.tokens, c.multiprocessors, 1, SM_90)[0].grid for c in shapes}
         assert grids >= {1, 2, 3}
-        alone = [c for c in shapes if launch_ksplit(plan, rung, c.rows, c.tokens, c.multiprocessors, 1)[0].grid == 1]
+        alone = [
+            c for c in shapes if launch_ksplit(plan, rung, c.rows, c.tokens, c.multiprocessors, 1, SM_90)[0].grid == 1
+        ]
         stages = max(-(-c.blocks // rung.stage_blocks) * -(-c.rows // rung.rows) for c in alone)
         assert stages > max(rung.stages, rung.warps), "the ring goes round, and every warp has its turn"
         assert {c.rows % 16 for c in shapes} >= {0, 1, 15}

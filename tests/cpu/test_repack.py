@@ -7,7 +7,15 @@ from dataclasses import dataclass
 import pytest
 from judging import Edit, Wrong, damaged
 from kernel_cases import FORMATS, Kernel, kernels, plan_of, program, text_of
-from repack_checks import ORDERS, Case, cases, check_to_native, check_to_tiled
+from repack_checks import (
+    ORDERS,
+    Case,
+    cases,
+    check_far_to_native,
+    check_far_to_tiled,
+    check_to_native,
+    check_to_tiled,
+)
 
 from qgen import emulate, plan
 from qgen.archs import load_archs
@@ -63,6 +71,13 @@ def test_rows_gigabytes_apart() -> None:
     check_to_tiled(FORMATS["MXFP4"], planned, _program(planned), Case(17, 3), stride=(1 << 28) + 17)
 
 
+@pytest.mark.parametrize("kernel", REPACKERS, ids=[kernel.entry for kernel in REPACKERS])
+def test_tiles_past_4_gib(kernel: Kernel) -> None:
+    planned = planned_of(kernel)
+    check = check_far_to_tiled if kernel.entry == planned.to_tiled else check_far_to_native
+    check(FORMATS[planned.format], planned, program(kernel))
+
+
 def _program(planned: RepackPlan) -> emulate.Program:
     return program(Kernel(planned.to_tiled, f"convert/{planned.file}.cu", "convert"))
 
@@ -105,6 +120,13 @@ MUTANTS = [
     Mutant("32-bit row offsets", (
         ("((int64_t)tile * kRows + row) * row_stride", "(int)((tile * kRows + row) * row_stride)"),
     ), (FAULT, None)),
+    Mutant("32-bit places of tiles made", (
+        ("((int64_t)(first + tile) * blocks + block) * kTileBytes", "((first + tile) * blocks + block) * kTileBytes"),
+    ), ("tiles", None)),
+    Mutant("32-bit places of tiles read", (
+        ("((int64_t)tile * blocks + block) * kTileBytes", "(tile * blocks + block) * kTileBytes"),
+    ), (None, "rows")),
+    Mutant("32-bit numbers of rows", (("weight_row * row_stride", "(int)(weight_row * row_stride)"),), (None, "rows")),
 ]  # fmt: skip
 
 
@@ -119,6 +141,9 @@ def judge(format: Format, text: str) -> tuple[str | None, str | None]:
                 check(format, planned, made, case)
             if check is check_to_tiled:
                 check_to_tiled(format, planned, made, Case(17, 3), stride=(1 << 28) + 17)
+                check_far_to_tiled(format, planned, made)
+            else:
+                check_far_to_native(format, planned, made)
             found.append(None)
         except Wrong as wrong:
             found.append(wrong.check)

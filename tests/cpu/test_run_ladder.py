@@ -74,6 +74,26 @@ def test_a_repacked_weight_gives_the_same_bits(cupy: FakeCupy, format: str) -> N
         run.mul_mat(weight, Array(x[:2].copy(), 0), activation="bf16")
 
 
+@pytest.mark.parametrize("capability", ["80", "86", "89", "120"])
+def test_a_repacked_weight_on_other_architectures(monkeypatch: pytest.MonkeyPatch, capability: str) -> None:
+    """Q1_0's rungs leave room for two CTAs: none asks for more shared memory than the architecture gives."""
+    cupy = install(monkeypatch, FakeCupy(capability=capability))
+    for format in ("Q1_0", "Q6_K"):
+        native, x = host_weight(format), matrix(17)
+        weight, wanted = qgen.repack(native), expected(native, x)
+        for tokens in (1, 8, 9, 17):
+            y = run.mul_mat(weight, Array(x[:tokens].copy(), 0))
+            assert same_bits(y, wanted[:tokens]), (format, tokens)
+            assert "__ksplit_mma_tiled_" in cupy.launches[-1][0]
+
+
+def test_tiles_are_refused_where_the_instructions_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, FakeCupy(capability="75"))
+    weight = qgen.repack(host_weight("Q4_K"))
+    with pytest.raises(QgenError, match="m16n8k32, which sm_75 lacks: repack the weight to native"):
+        run.mul_mat(weight, Array(matrix(1), 0))
+
+
 def test_every_rung_takes_every_t(cupy: FakeCupy) -> None:
     weight, x = host_weight(rows=18, columns=256), matrix(41, 256)
     wanted = expected(weight, x)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from judging import U8, Wrong
-from ksplit_cases import Case, Operands, block_of, bundles, cases, record_type
-from ksplit_checks import Ksplit
+import numpy as np
+from judging import U8, Wrong, holes, same
+from ksplit_cases import Case, Operands, block_of, bundles, cases, numbers, operands, record_type
+from ksplit_checks import SM_90, Ksplit
 from repack_checks import tiles_of
 
 from qgen.emulate import Buffer, Report
+from qgen.plan import launch_ksplit
 
 
 class Tiled(Ksplit):
@@ -31,9 +33,47 @@ class Tiled(Ksplit):
         assert self.plan.tile is not None
         return self.plan.tile.bytes(case.rows, given.blocks)
 
+    def check_far_rows(self) -> None:
+        """The last row tile begins past 2^32 bytes, the last token's y past 2^31 floats: offsets are 64-bit throughout.
+
+        Every row tile has a CTA; the last one alone runs.
+        """
+        assert self.plan.tile is not None
+        given, there, tokens = operands(self.format, self.few), 13, 2
+        tiles = tiles_of(self.format, given.packed[:there])
+        number = (1 << 32) // tiles.size + 1  # of the last row tile
+        weight, rows, stride = holes((number + 1) * tiles.size), 16 * number + there, (1 << 31) + 5
+        weight[-tiles.size :] = tiles
+        y = holes(4 * ((tokens - 1) * stride + rows)).view(np.float32)
+        shape, grid_y = launch_ksplit(self.plan, self.rung, rows, tokens, number + 1, tokens, SM_90)
+        report = self.program.launch(
+            self.name,
+            grid=(shape.grid, grid_y, 1),
+            block=shape.block,
+            shared=shape.shared,
+            args=[
+                Buffer("weight", weight, constant=True),
+                rows,
+                given.blocks,
+                tokens,
+                Buffer("activation", self.workspace(given, tokens)),
+                Buffer("y", y, writable=True),
+                stride,
+            ],
+            dependent=True,
+            ctas=range(shape.grid * grid_y - 1, shape.grid * grid_y),
+        )
+        # A rung for one token has a CTA for each: the last one's is the last token.
+        own = range(tokens)[-1:] if self.columns == 1 else range(tokens)
+        found = np.stack([y[token * stride + 16 * number :][:there] for token in own])
+        if shape.grid != number + 1 or not same(found, given.wanted[numbers(tokens)[own.start :], :there]).all():
+            raise Wrong("rows gigabytes apart", str(found))
+        if report.bytes_touched["weight"] != tiles.size or report.bytes_written["y"] != 4 * found.size:
+            raise Wrong("bytes outside the packed ones are read", str(report))
+
     def check_reads(self, given: Operands, case: Case, report: Report, grid_y: int) -> None:
-        # A bulk copy counts once a sector, 32 bytes: nothing comes in another way.
-        if report.read_requests["weight"] > self.weight_bytes(given, case) * grid_y / 16:
+        # A bulk copy counts once a sector, 32 bytes; others move 16.
+        if self.bulk != (report.read_requests["weight"] < self.weight_bytes(given, case) * grid_y / 16):
             raise Wrong("way of copying", f"{report.read_requests['weight']} requests; {case}")
         layout, tiles = self.plan.layout, -(-case.tokens // 8)
         used = sum(block_of(layout, u, 0) < given.blocks for u in range(bundles(layout, given.blocks)))

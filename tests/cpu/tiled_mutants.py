@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from judging import Edit
-from ksplit_mutants import BITS, FACTOR, FAULT, INPUTS, LOST, TRAFFIC, Mutant
+from ksplit_mutants import BITS, FACTOR, FAR, FAULT, INPUTS, LOST, ORDER, READ, TRAFFIC, Mutant
 
 K, ONE, WIDE, WIDE_K = ("Q4_K", 8), ("Q4_0", 8), ("Q4_0", 32), ("Q4_K", 32)
 # Q4_K: a block a bundle, scales. Q4_0: bundles of four blocks, starts. The wide ones have two row tiles a warp and four
@@ -74,6 +74,14 @@ SHARE = [
     *_one("last row tile left out", WIDE, LOST, ("share((rows + 15) / 16)", "share(rows / 16)")),
     *_one("rows of the first CTA's share", K, FAULT, ("tile = share.begin * 16;", "tile = 0;")),
     *_one("row tail stored", K, FAULT, ("min(rows, share.end * 16)", "share.end * 16")),
+]  # fmt: skip
+
+OFFSETS = [
+    *_each("32-bit offsets of row tiles", {K: FAR, WIDE: FAR, ("Q4_0", 1): FAR},
+        ("const int64_t row_bytes = (int64_t)blocks * kTileBytes;", "const int row_bytes = blocks * kTileBytes;")),
+    *_each("32-bit offsets of tokens", {K: FAULT, WIDE: FAULT},
+        ("y + (column + at) * y_stride + tile", "y + (int)((column + at) * y_stride) + tile")),
+    *_one("32-bit offsets of one token", ("Q4_0", 1), FAULT, ("y + token * y_stride", "y + (int)(token * y_stride)")),
 ]  # fmt: skip
 
 TILES = [
@@ -223,7 +231,45 @@ TOKEN = [
     *_one("no wait for inputs of one token in all columns", T4, FAULT, (INPUTS, "")),
 ]  # fmt: skip
 
-MUTANTS = RING + SHARE + TILES + TOKENS + WAITS + SINGLE + TOKEN
+MUTANTS = RING + SHARE + OFFSETS + TILES + TOKENS + WAITS + SINGLE + TOKEN
+
+# The ring of architectures without bulk copies. Two row tiles a warp, so that a stage takes two runs of copies.
+ROOMY = ("kRoomy = __CUDA_ARCH__ == 900;", "kRoomy = true;")
+ARRIVAL = "            qgen_copy_arrive(full + ahead_slot);\n"
+RUNS = "            for (int copy = 0; copy < copies; ++copy)\n"
+
+
+def _without_bulk(name: str, caught: dict[tuple[str, int], str], *edits: Edit) -> list[Mutant]:
+    return _each(name, caught, ROOMY, *edits)
+
+
+COPIES = [
+    *_without_bulk("no wait for copies", {K: BITS, WIDE: BITS, S4: BITS}, (FULL, "")),
+    *_without_bulk("copies awaited a round early", {K: FAULT, WIDE: FAULT},
+        (FULL, FULL.replace("round & 1", "(round + 1) & 1"))),
+    *_without_bulk("copies to a slot that is not free", {K: FAULT, WIDE: FAULT, S4: FAULT}, (EMPTY, "")),
+    *_without_bulk("slot of copies never released", {K: FAULT}, (RELEASE, "")),
+    *_without_bulk("slot of copies released before it is used", {K: BITS, WIDE: BITS}, (DONE, ""), (NEXT, NEXT + DONE)),
+    *_without_bulk("as many stages of copies ahead as there are", {K: FAULT}, ("stages - 2 : 1", "stages : stages")),
+    *_without_bulk("every warp copies", {K: FAULT}, ("turn == warp && ahead_tile", "ahead_tile")),
+    *_without_bulk("one arrival awaited", {K: FAULT, WIDE: FAULT}, ("_copies ? 1 : 32", "_copies ? 1 : 1")),
+    *_without_bulk("one arrival fewer awaited", {K: ORDER}, ("_copies ? 1 : 32", "_copies ? 1 : 31")),
+    *_without_bulk("one arrival more awaited", {K: FAULT}, ("_copies ? 1 : 32", "_copies ? 1 : 33")),
+    *_without_bulk("one thread arrives", {K: FAULT}, (ARRIVAL, ARRIVAL.replace("qgen", "if (lane == 0) qgen"))),
+    *_without_bulk("arrival that brings no copies", {K: BITS, WIDE: BITS, S4: BITS},
+        (ARRIVAL, ARRIVAL.replace("copy_arrive", "barrier_arrive"))),
+    *_without_bulk("arrival in front of the copies", {K: BITS, WIDE: BITS}, (ARRIVAL, ""), (RUNS, ARRIVAL + RUNS)),
+    *_without_bulk("arrival at another slot", {K: FAULT}, (ARRIVAL, ARRIVAL.replace("full + ahead", "full + "))),
+    *_without_bulk("every other piece", {K: READ}, ("bytes; at += 512", "bytes; at += 1024")),
+    *_without_bulk("pieces of one thread fewer", {K: BITS}, ("at = 16 * lane; at", "at = 16 * max(lane, 1); at")),
+    *_without_bulk("last piece left out", {K: READ, WIDE: READ}, ("; at < bytes; at", "; at < bytes - 16; at")),
+    *_without_bulk("one piece too many", {K: FAULT}, ("; at < bytes; at", "; at <= bytes; at")),
+    *_without_bulk("pieces in one place", {K: BITS}, (" + at, from + copy", " + at % 512, from + copy")),
+    *_without_bulk("second row tile's copies left out", {WIDE: BITS}, ("copy < copies", "copy < 1")),
+    *_without_bulk("second row tile's copies from the first", {WIDE: BITS}, ("from + copy * apart", "from")),
+    *_without_bulk("second row tile's copies over the first's", {WIDE: BITS},
+        (" + copy * (stage_bytes / most)", "")),
+]  # fmt: skip
 
 # When the next kernel may begin is no part of the result.
 HARMLESS = [

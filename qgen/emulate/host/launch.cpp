@@ -23,6 +23,7 @@ struct Launch {
     int32_t buffer_count;
     int32_t count_sectors;
     int32_t dependent;  // begun before the kernels in front of it have ended
+    uint64_t first_cta, cta_count;  // those of the grid that run
     uint64_t switches;  // out: how often a fibre was entered
 };
 
@@ -37,8 +38,8 @@ bool run(Launch& launch) {
     std::vector<void*> arguments;
     for (int64_t& value : values) arguments.push_back(&value);
     FaultGuard guard;
-    return run_job({entry.call, arguments.data(), launch.grid, launch.block, launch.shared_bytes, launch.order,
-                    launch.seed});
+    return run_job({entry.call, arguments.data(), launch.grid, launch.block, launch.first_cta, launch.cta_count,
+                    launch.shared_bytes, launch.order, launch.seed});
 }
 
 }  // namespace

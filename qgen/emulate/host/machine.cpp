@@ -215,6 +215,7 @@ void start_cta(uint64_t linear) {
         threads[id].copies.clear();
         threads[id].visits.clear();
         threads[id].groups = 0;
+        threads[id].asked = 0;
         threads[id].waited = false;
         make_ready(id);
     }
@@ -279,7 +280,7 @@ bool run_job(const Job& request) {
     random_state = request.seed;
     memset(qgen_shared + request.shared_bytes, guard_fill, guard_bytes);
 
-    const uint64_t ctas = (uint64_t)request.grid.x * request.grid.y * request.grid.z;
+    const uint64_t ctas = request.cta_count;
     std::vector<uint64_t> shuffled;
     if (request.order == Order::shuffle) {
         for (uint64_t i = 0; i < ctas; ++i) shuffled.push_back(i);
@@ -289,7 +290,7 @@ bool run_job(const Job& request) {
         const uint64_t linear = request.order == Order::forward   ? i
                                 : request.order == Order::reverse ? ctas - 1 - i
                                                                   : shuffled[i];
-        if (run_cta(linear)) continue;
+        if (run_cta(request.first_cta + linear)) continue;
         // The fibres of this CTA stopped half-way: they must begin anew on the next launch.
         for (Thread& t : threads)
             if (t.state != Thread::exited) t.entered = false;

@@ -96,14 +96,19 @@ void copy_wait(int pending);
 // In a dependent launch the running thread may touch no more than constant buffers before this.
 void wait_for_inputs();
 
-// ---- barriers that count bytes (barriers.cpp) -------------------------------------------------------------
+// ---- barriers that count arrivals and bytes (barriers.cpp) --------------------------------------------------
 
 // An mbarrier in shared memory. A phase ends when all have arrived and as many bytes have been asked for as were
-// announced; the copies of the phase land, and the next begins, not before somebody looks.
+// announced; the copies of the phase land, and the next begins, not before somebody looks. copy_arrive is an arrival
+// that brings all copies the running thread has asked for: they land with the phase, if nothing lands them before.
 void barrier_init(uint64_t* barrier, int count, Site site);
 void barrier_arrive(uint64_t* barrier, int expected_bytes, Site site);
+void copy_arrive(uint64_t* barrier, Site site);
 bool barrier_passed(uint64_t* barrier, uint32_t parity, Site site);
 void barrier_wait(uint64_t* barrier, uint32_t parity, Site site);
 void copy_bulk(void* shared, const void* global, int bytes, uint64_t* barrier, Site site);
+
+// Fails where the kernel's text is compiled for an architecture before the first that has the instruction.
+void check_arch(int arch, int first, const char* name, Site site);
 
 }  // namespace qgen_host

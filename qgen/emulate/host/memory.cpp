@@ -225,7 +225,7 @@ void copy_async(void* shared, const void* global, int bytes, Site site) {
              (int)(reinterpret_cast<uintptr_t>(global) % (unsigned)bytes));
     }
     Thread& self = *machine.current;
-    Copy copy = {to, bytes, self.groups, {}};
+    Copy copy = {to, bytes, self.groups, self.asked++, {}};
     memcpy(copy.value, read_checked(global, bytes, 1, site), (size_t)bytes);
     self.copies.push_back(copy);
     memset(to, poison, (size_t)bytes);
@@ -237,11 +237,21 @@ void copy_commit() { ++machine.current->groups; }
 
 void copy_wait(int pending) {
     Thread& self = *machine.current;
-    size_t landed = 0;
     // The copies of group g may stay in flight only while g is among the `pending` youngest committed ones.
-    for (; landed < self.copies.size() && self.copies[landed].group + (uint32_t)pending < self.groups; ++landed)
-        memcpy(self.copies[landed].to, self.copies[landed].value, (size_t)self.copies[landed].bytes);
-    self.copies.erase(self.copies.begin(), self.copies.begin() + (ptrdiff_t)landed);
+    const auto stays = [&](const Copy& copy) { return copy.group + (uint32_t)pending >= self.groups; };
+    const auto first = std::find_if(self.copies.begin(), self.copies.end(), stays);
+    if (first != self.copies.begin()) land_copies(self, first[-1].number + 1);
+}
+
+bool copies_pending(const Thread& thread, uint64_t before) {
+    return !thread.copies.empty() && thread.copies.front().number < before;
+}
+
+void land_copies(Thread& thread, uint64_t before) {
+    size_t landed = 0;
+    for (; landed < thread.copies.size() && thread.copies[landed].number < before; ++landed)
+        memcpy(thread.copies[landed].to, thread.copies[landed].value, (size_t)thread.copies[landed].bytes);
+    thread.copies.erase(thread.copies.begin(), thread.copies.begin() + (ptrdiff_t)landed);
 }
 
 }  // namespace qgen_host

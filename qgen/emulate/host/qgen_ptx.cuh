@@ -73,30 +73,37 @@ inline void qgen_copy_wait() {
     qgen_host::copy_wait(n);
 }
 
-// ---- barriers that count bytes, and bulk copies ------------------------------------------------------------
-
-constexpr bool qgen_bulk_copies = __CUDA_ARCH__ >= 900;
+// ---- barriers that count arrivals and bytes, and the copies that report to them -----------------------------
 
 inline void qgen_barrier_init(uint64_t* barrier, int count, qgen_host::Site site = qgen_host::Site::here()) {
+    qgen_host::check_arch(__CUDA_ARCH__, 800, "qgen_barrier_init", site);
     qgen_host::barrier_init(barrier, count, site);
 }
-
-inline void qgen_barrier_publish() {}
 
 inline void qgen_barrier_arrive(uint64_t* barrier, qgen_host::Site site = qgen_host::Site::here()) {
     qgen_host::barrier_arrive(barrier, 0, site);
 }
 
-inline void qgen_barrier_expect(uint64_t* barrier, int bytes, qgen_host::Site site = qgen_host::Site::here()) {
-    qgen_host::barrier_arrive(barrier, bytes, site);
+inline void qgen_copy_arrive(uint64_t* barrier, qgen_host::Site site = qgen_host::Site::here()) {
+    qgen_host::copy_arrive(barrier, site);
 }
 
 inline void qgen_barrier_wait(uint64_t* barrier, uint32_t parity, qgen_host::Site site = qgen_host::Site::here()) {
     qgen_host::barrier_wait(barrier, parity, site);
 }
 
+constexpr bool qgen_bulk_copies = __CUDA_ARCH__ >= 900;
+
+inline void qgen_barrier_publish() {}
+
+inline void qgen_barrier_expect(uint64_t* barrier, int bytes, qgen_host::Site site = qgen_host::Site::here()) {
+    qgen_host::check_arch(__CUDA_ARCH__, 900, "qgen_barrier_expect", site);
+    qgen_host::barrier_arrive(barrier, bytes, site);
+}
+
 inline void qgen_copy_bulk(void* shared, const void* global, int bytes, uint64_t* barrier,
                            qgen_host::Site site = qgen_host::Site::here()) {
+    qgen_host::check_arch(__CUDA_ARCH__, 900, "qgen_copy_bulk", site);
     qgen_host::copy_bulk(shared, global, bytes, barrier, site);
 }
 

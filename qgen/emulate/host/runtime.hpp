@@ -40,7 +40,8 @@ enum class Order : int32_t { forward, reverse, shuffle };
 struct Copy {
     uint8_t* to;
     int bytes;
-    uint32_t group;  // committed groups before it
+    uint32_t group;   // committed groups before it
+    uint64_t number;  // copies that its thread asked for before it
     uint8_t value[16];
 };
 
@@ -62,6 +63,7 @@ struct Thread {
     Site site;
     std::vector<Copy> copies;  // asked for and not yet landed, oldest first
     uint32_t groups;           // committed so far
+    uint64_t asked;            // copies so far
     bool waited;               // for what earlier kernels write and read
     std::vector<uint32_t> visits;  // by site number; only where sectors are counted
 };
@@ -84,12 +86,13 @@ struct Job {
     void (*call)(void* const* arguments);
     void* const* arguments;
     uint3 grid, block;
+    uint64_t first_cta, cta_count;  // those of the grid that run
     size_t shared_bytes;
     Order order;
     uint64_t seed;
 };
 
-// Runs all CTAs; false after a failure, which is then in machine.failure.
+// Runs the CTAs; false after a failure, which is then in machine.failure.
 bool run_job(const Job& job);
 
 // Stops the running thread until wake_waiters is called for `barrier`.
@@ -106,6 +109,8 @@ void forget_barriers();  // at the start of a CTA
 bool open_memory(Buffer* buffers, int count, bool count_sectors, bool dependent_launch);
 void close_memory();
 void* buffer_address(int index);
+bool copies_pending(const Thread& thread, uint64_t before);  // of those numbered below `before` some have not landed
+void land_copies(Thread& thread, uint64_t before);           // those numbered below `before`
 const uint8_t* read_bulk(const void* global, int bytes, Site site);  // checked and counted sector by sector
 void end_of_cta();  // folds the accesses of each warp into sector counts
 
