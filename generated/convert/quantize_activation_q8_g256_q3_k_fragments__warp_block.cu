@@ -44,6 +44,11 @@ quantize_activation_q8_g256_q3_k_fragments__warp_block(const float* __restrict__
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int bundle = blockIdx.x * kWarps + warp, token = blockIdx.y;
     const int bundles = blocks;
+    // Constants first: they come while the kernel before this one ends.
+    uint2 order[(kWords + 31) / 32];
+#pragma unroll
+    for (int j = 0; j < (kWords + 31) / 32; ++j)
+        if (32 * j + lane < kWords) order[j] = make_uint2(qgen_keep((int)kOrder[32 * j + lane].x), qgen_keep((int)kOrder[32 * j + lane].y));
     qgen_let_next_begin();
     qgen_wait_for_inputs();
     if (bundle >= bundles) return;
@@ -68,22 +73,28 @@ quantize_activation_q8_g256_q3_k_fragments__warp_block(const float* __restrict__
     __syncwarp();
 
 #pragma unroll
-    for (int i = lane; i < kWords; i += 32)
-        qgen_store_u32(record + i / 16 * 512 + token % 8 * 64 + i % 16 * 4, qgen_gather4(codes, kOrder[i]));
-    // Thread g sums group g: 16 neighbouring columns.
-    int sum = 0;
-    if (lane < 16) {
-#pragma unroll
-        for (int i = 0; i < 16 / 4; ++i)
-            sum = __dp4a((int)((const uint32_t*)codes)[lane * (16 / 4) + i], 0x01010101, sum);
+    for (int j = 0; j < (kWords + 31) / 32; ++j) {
+        const int i = 32 * j + lane;
+        if (i < kWords) qgen_store_u32(record + i / 16 * 512 + token % 8 * 64 + i % 16 * 4, qgen_gather4(codes, order[j]));
     }
+    // Sums of 16 neighbouring columns, 2 threads each.
+    const int group = lane / 2;
+    const bool summed = lane % 2 == 0 && group < 16;
+    int sum = 0;
+    if (group < 16) {
+#pragma unroll
+        for (int i = lane % 2; i < 16 / 4; i += 2)
+            sum = __dp4a((int)((const uint32_t*)codes)[group * (16 / 4) + i], 0x01010101, sum);
+    }
+    sum = qgen_add_lanes<2>(sum);
     // Four sums a word, as low and high parts that fit int8: sum = low + 128 * high.
     const int high = (sum + 64) >> 7, low = sum - 128 * high;
     uint32_t low_word = 0, high_word = 0;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-        low_word |= (uint32_t)(uint8_t)__shfl_sync(0xffffffffu, low, (4 * lane + i) % 32) << (8 * i);
-        high_word |= (uint32_t)(uint8_t)__shfl_sync(0xffffffffu, high, (4 * lane + i) % 32) << (8 * i);
+        const int from = (4 * lane + i) * 2 % 32;
+        const uint32_t l = (uint8_t)__shfl_sync(0xffffffffu, low, from), h = (uint8_t)__shfl_sync(0xffffffffu, high, from);
+        if (4 * lane + i < 16) low_word |= l << (8 * i), high_word |= h << (8 * i);
     }
     if (lane < 4) {
         qgen_store_u32(record + 2080 + (token % 8 * 4 + lane) * 8, low_word);

@@ -44,6 +44,11 @@ quantize_activation_q8_g256_tq2_0_fragments__warp_block(const float* __restrict_
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int bundle = blockIdx.x * kWarps + warp, token = blockIdx.y;
     const int bundles = blocks;
+    // Constants first: they come while the kernel before this one ends.
+    uint2 order[(kWords + 31) / 32];
+#pragma unroll
+    for (int j = 0; j < (kWords + 31) / 32; ++j)
+        if (32 * j + lane < kWords) order[j] = make_uint2(qgen_keep((int)kOrder[32 * j + lane].x), qgen_keep((int)kOrder[32 * j + lane].y));
     qgen_let_next_begin();
     qgen_wait_for_inputs();
     if (bundle >= bundles) return;
@@ -68,17 +73,22 @@ quantize_activation_q8_g256_tq2_0_fragments__warp_block(const float* __restrict_
     __syncwarp();
 
 #pragma unroll
-    for (int i = lane; i < kWords; i += 32)
-        qgen_store_u32(record + i / 16 * 512 + token % 8 * 64 + i % 16 * 4, qgen_gather4(codes, kOrder[i]));
-    // Thread g sums group g: 256 neighbouring columns.
-    int sum = 0;
-    if (lane < 1) {
-#pragma unroll
-        for (int i = 0; i < 256 / 4; ++i)
-            sum = __dp4a((int)((const uint32_t*)codes)[lane * (256 / 4) + i], 0x01010101, sum);
+    for (int j = 0; j < (kWords + 31) / 32; ++j) {
+        const int i = 32 * j + lane;
+        if (i < kWords) qgen_store_u32(record + i / 16 * 512 + token % 8 * 64 + i % 16 * 4, qgen_gather4(codes, order[j]));
     }
-    if (lane < 1) {
-        uint8_t* start = record + 2080 + lane * 64 + token % 8 / 2 * 16 + token % 2 * 4;
+    // Sums of 256 neighbouring columns, 32 threads each.
+    const int group = lane / 32;
+    const bool summed = lane % 32 == 0 && group < 1;
+    int sum = 0;
+    if (group < 1) {
+#pragma unroll
+        for (int i = lane % 32; i < 256 / 4; i += 32)
+            sum = __dp4a((int)((const uint32_t*)codes)[group * (256 / 4) + i], 0x01010101, sum);
+    }
+    sum = qgen_add_lanes<32>(sum);
+    if (summed) {
+        uint8_t* start = record + 2080 + group * 64 + token % 8 / 2 * 16 + token % 2 * 4;
         qgen_store_u32(start, (uint32_t)(-1 * sum));
         qgen_store_u32(start + 8, (uint32_t)(-1 * sum));
     }

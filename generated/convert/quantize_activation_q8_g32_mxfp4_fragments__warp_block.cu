@@ -40,6 +40,11 @@ quantize_activation_q8_g32_mxfp4_fragments__warp_block(const float* __restrict__
     const int bundle = blockIdx.x * kWarps + warp, token = blockIdx.y;
     const int bundles = (blocks + kSplit * kBundle - 1) / (kSplit * kBundle) * kSplit;
     const int first_block = bundle / kSplit * (kSplit * kBundle) + bundle % kSplit;
+    // Constants first: they come while the kernel before this one ends.
+    uint2 order[(kWords + 31) / 32];
+#pragma unroll
+    for (int j = 0; j < (kWords + 31) / 32; ++j)
+        if (32 * j + lane < kWords) order[j] = make_uint2(qgen_keep((int)kOrder[32 * j + lane].x), qgen_keep((int)kOrder[32 * j + lane].y));
     qgen_let_next_begin();
     qgen_wait_for_inputs();
     if (bundle >= bundles) return;
@@ -68,6 +73,8 @@ quantize_activation_q8_g32_mxfp4_fragments__warp_block(const float* __restrict__
     __syncwarp();
 
 #pragma unroll
-    for (int i = lane; i < kWords; i += 32)
-        qgen_store_u32(record + i / 16 * 512 + token % 8 * 64 + i % 16 * 4, qgen_gather4(codes, kOrder[i]));
+    for (int j = 0; j < (kWords + 31) / 32; ++j) {
+        const int i = 32 * j + lane;
+        if (i < kWords) qgen_store_u32(record + i / 16 * 512 + token % 8 * 64 + i % 16 * 4, qgen_gather4(codes, order[j]));
+    }
 }

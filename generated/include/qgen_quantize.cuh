@@ -3,6 +3,29 @@
 
 #include "qgen_parts.cuh"
 
+// ---- over the threads of a warp -----------------------------------------------------------------------------
+
+__device__ __forceinline__ uint32_t qgen_warp_max(uint32_t v) {
+#if __CUDA_ARCH__ >= 800
+    return __reduce_max_sync(0xffffffffu, v);
+#else
+#pragma unroll
+    for (int h = 16; h > 0; h /= 2) v = max(v, __shfl_xor_sync(0xffffffffu, v, h));
+    return v;
+#endif
+}
+
+// The sum over `lanes` neighbouring threads, in each of them.
+template <int lanes>
+__device__ __forceinline__ int qgen_add_lanes(int v) {
+#if __CUDA_ARCH__ >= 800
+    if (lanes == 32) return __reduce_add_sync(0xffffffffu, v);
+#endif
+#pragma unroll
+    for (int h = lanes / 2; h > 0; h /= 2) v += __shfl_xor_sync(0xffffffffu, v, h);
+    return v;
+}
+
 // ---- quantising ---------------------------------------------------------------------------------------------
 
 // A warp quantises 32 * values columns, of which a thread holds columns 32 i + lane in v[i]; every group_values of them
@@ -19,8 +42,7 @@ __device__ __forceinline__ void qgen_quantize(const float (&v)[values], uint8_t*
 #pragma unroll
         for (int i = s * group_values; i < (s + 1) * group_values; ++i)
             bits = max(bits, __float_as_uint(v[i]) & 0x7fffffffu);
-#pragma unroll
-        for (int h = 16; h > 0; h /= 2) bits = max(bits, __shfl_xor_sync(0xffffffffu, bits, h));
+        bits = qgen_warp_max(bits);
         const float largest = __uint_as_float(bits);
         float inverse = __fdiv_rn(127.0f, largest);
         if (!(inverse <= 3.402823466e+38f)) inverse = 0.0f;  // largest is 0, too small to divide by, or NaN

@@ -28,9 +28,10 @@ __device__ __forceinline__ void qgen_single(const uint8_t* weight, int rows, int
     __syncthreads();
 
     const qgen_share share((rows + 15) / 16);
-    // The next kernel's CTAs would pile up on the multiprocessors that a short kernel leaves first: they come later then.
-    const bool brief = share.end - share.begin <= 1;
-    if (!brief) qgen_let_next_begin();
+    // Where CTAs take one row tile each, and longer than for what they asked ahead, the next kernel's CTAs would pile up on
+    // the multiprocessors that are left first: they come later then.
+    const bool late = share.end - share.begin <= 1 && stage_count > stages;
+    if (!late) qgen_let_next_begin();
     const int64_t row_bytes = (int64_t)blocks * tile_bytes;  // of a row tile
     int ahead_tile = share.begin, ahead_stage = 0, turn = 0;  // turn: of the warp that makes the next request
     auto request = [&]() {
@@ -72,7 +73,7 @@ __device__ __forceinline__ void qgen_single(const uint8_t* weight, int rows, int
             ring.release(lane);
             if (stage == 0 && number > 0) finish(number - 1, tile - 16);
         }
-        if (brief) qgen_let_next_begin();
+        if (late) qgen_let_next_begin();
         handover.before_write(number);
         work.store(partial + warp * 16);
         handover.after_write();

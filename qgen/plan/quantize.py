@@ -85,6 +85,7 @@ class FragmentQuantizePlan:
     group_values: int
     order: tuple[tuple[int, int], ...]
     sum_groups: int
+    sum_lanes: int  # threads that share the sum of a group
     weight_block: int  # columns of a weight block, of which a bundle has several
     split: int  # the blocks of a bundle lie this many apart
     warp_shared: int
@@ -105,6 +106,7 @@ def plan_quantize_fragments(plan: KsplitPlan) -> FragmentQuantizePlan:
                 e = layout.words[lane][j] if j < len(layout.words[lane]) else empty
                 order.append((e[0] | e[1] << 16, e[2] | e[3] << 16))
     warp_shared = -(-(layout.block + 1) // 16) * 16
+    groups = layout.block // layout.sum_group
     name = f"quantize_activation_{layout.name}__warp_block"
     return FragmentQuantizePlan(
         family="convert",
@@ -116,7 +118,8 @@ def plan_quantize_fragments(plan: KsplitPlan) -> FragmentQuantizePlan:
         values=layout.block // 32,
         group_values=layout.group // 32,
         order=tuple(order),
-        sum_groups=layout.block // layout.sum_group,
+        sum_groups=groups,
+        sum_lanes=1 << (32 // groups).bit_length() - 1,
         weight_block=plan.block,
         split=plan.split,
         warp_shared=warp_shared,

@@ -273,12 +273,12 @@ COPIES = [
 
 # When the next kernel may begin is no part of the result.
 HARMLESS = [
-    Mutant("every kernel is brief", *WIDE, (("brief = share.end - share.begin <= row_tiles;", "brief = true;"),), ""),
-    Mutant("no kernel is brief", *WIDE, (("brief = share.end - share.begin <= row_tiles;", "brief = false;"),), ""),
+    Mutant("the next kernel always begins late", *WIDE, (("late = share.end", "late = true || share.end"),), ""),
+    Mutant("the next kernel never begins late", *WIDE, (("late = share.end", "late = false && share.end"),), ""),
     Mutant(
         "the next kernel may never begin early",
         *K,
-        (("    if (!brief) qgen_let_next_begin();\n", ""), ("        if (brief) qgen_let_next_begin();\n", "")),
+        (("    if (!late) qgen_let_next_begin();\n", ""), ("        if (late) qgen_let_next_begin();\n", "")),
         "",
     ),
 ]
