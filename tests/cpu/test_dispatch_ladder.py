@@ -15,6 +15,7 @@ from qgen.dispatch.routes import load_routes
 from qgen.dispatch.space import load_space
 from qgen.plan import (
     MAX_TOKENS,
+    FloatKsplitPlan,
     FragmentQuantizePlan,
     KsplitPlan,
     MatvecPlan,
@@ -151,6 +152,6 @@ def test_kernels_are_compiled_only_where_they_are_reached(monkeypatch: pytest.Mo
         wanted = set(load_archs()) - (set() if isinstance(plan, everywhere) else {"sm_75"})
         if isinstance(plan, MultirowPlan):
             wanted = {"sm_75", "sm_90"} if plan.format in FEW else {"sm_75"}
-        if isinstance(plan, KsplitPlan) and plan.tile:
+        if isinstance(plan, KsplitPlan | FloatKsplitPlan) and plan.tile:
             wanted = {"sm_90", "sm_100", "sm_120"}
         assert archs == wanted, plan.file

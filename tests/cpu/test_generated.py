@@ -97,7 +97,7 @@ def test_the_report_shows_no_spill_and_registers_for_the_promised_blocks() -> No
             promised |= {i.name: 32 * plan.warps * i.min_ctas for i in plan.instances}
         elif isinstance(plan, MultirowPlan):
             promised |= {i.name: 32 * i.warps * i.min_ctas for i in plan.instances}
-        elif isinstance(plan, KsplitPlan):
+        elif isinstance(plan, KsplitPlan) or (isinstance(plan, FloatKsplitPlan) and plan.tile):
             promised |= {r.name: 32 * r.warps for r in plan.rungs}
             paired |= {r.name for r in plan.rungs if r.min_ctas == 2}
         elif isinstance(plan, FloatKsplitPlan):

@@ -101,11 +101,11 @@ def test_tiles_are_never_read_as_rows(cupy: FakeCupy) -> None:
     weight, tiled = native(), run.to_device(native(), 0, storage="tiled")
     before = len(cupy.launches)
     rows = Weight.of(FORMAT, SOURCE, rows=ROWS, columns=weight.columns)
-    for tokens in (1, 2, 9):
+    for tokens, activation in ((1, None), (2, None), (9, None), (1, "bf16"), (9, "bf16"), (2, "f16")):
         with pytest.raises(QgenError, match="tiled storage"):
-            run.bind(tiled, instance=run.bind(rows, tokens=tokens).instance)
+            run.bind(tiled, instance=run.bind(rows, tokens=tokens, activation=activation).instance)
         with pytest.raises(QgenError, match="for native storage"):
-            run.bind(rows, instance=run.bind(tiled, tokens=tokens).instance)
+            run.bind(rows, instance=run.bind(tiled, tokens=tokens, activation=activation).instance)
     assert len(cupy.launches) == before
 
 
