@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qgen import emit, emulate, plan
+from qgen.archs import load_archs
 from qgen.dispatch import routed_batch, routed_instance
 from qgen.spec import Format
 from qgen.storage import repack
@@ -210,9 +211,7 @@ class EmulatedLadder:
         place = [emulate.Buffer("weight", weight, constant=True), *([rows.shape[1]] if storage == "native" else [])]
         activation = self.activation(x, order=order, seed=seed)
         y = np.full((tokens, len(rows)), np.nan, dtype=np.float32)
-        launch, grid_y = plan.launch_ksplit(
-            self.plan, chosen, len(rows), tokens, multiprocessors=1, ctas_per_multiprocessor=1
-        )
+        launch, grid_y = plan.launch_ksplit(self.plan, chosen, len(rows), tokens, 1, 1, load_archs()[ARCH])
         self._ladder.launch(
             chosen.name,
             grid=(launch.grid, grid_y, 1),

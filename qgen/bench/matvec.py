@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qgen import codec, contract, contract_float, emit, plan
+from qgen.archs import load_archs
 from qgen.bench.cases import (
     AnyCandidate,
     Candidate,
@@ -255,9 +256,10 @@ class RungRunnable(Runnable):
             quantize.file, text(quantize), quantize.name, threads=first.block, shared=first.shared
         )
         threads = 32 * rung.warps
+        arch = load_archs()[machine.facts.arch]
         alone = machine.kernel(ladder.file, text(ladder), rung.name, threads=threads, shared=rung.shared_bytes)
         second, tiles = plan.launch_ksplit(
-            ladder, rung, case.shape.rows, case.tokens, machine.facts.multiprocessors, alone.resident
+            ladder, rung, case.shape.rows, case.tokens, machine.facts.multiprocessors, alone.resident, arch
         )
         # A launch may ask for more shared memory than the kernel needs, so that its CTAs spread.
         self._matmul = machine.kernel(ladder.file, text(ladder), rung.name, threads=threads, shared=second.shared)
@@ -289,9 +291,10 @@ class FloatRunnable(Runnable):
             arrange.file, text(arrange), arrange.name, threads=first.block, shared=first.shared
         )
         threads = 32 * rung.warps
+        arch = load_archs()[machine.facts.arch]
         alone = machine.kernel(ladder.file, text(ladder), rung.name, threads=threads, shared=rung.shared_bytes)
         second, tiles = plan.launch_ksplit_float(
-            ladder, rung, case.shape.rows, case.tokens, machine.facts.multiprocessors, alone.resident
+            ladder, rung, case.shape.rows, case.tokens, machine.facts.multiprocessors, alone.resident, arch
         )
         # A launch may ask for more shared memory than the kernel needs, so that its CTAs spread.
         self._matmul = machine.kernel(ladder.file, text(ladder), rung.name, threads=threads, shared=second.shared)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import takewhile
 
+from qgen.archs import Arch
 from qgen.plan.lanes import Names, plan_lanes
 from qgen.plan.matvec import PIECE, Launch, contract, four, largest, table_words
 from qgen.plan.records import Contract, LaneConstant, Step, TermPlan, Words
@@ -310,11 +311,11 @@ def _check_scales(format: Format, codes: Field, groups: int, scaled: list[list[F
 
 
 def launch_ksplit(
-    plan: KsplitPlan, rung: Rung, rows: int, tokens: int, multiprocessors: int, ctas_per_multiprocessor: int
+    plan: KsplitPlan, rung: Rung, rows: int, tokens: int, multiprocessors: int, ctas_per_multiprocessor: int, arch: Arch
 ) -> tuple[Launch, int]:
     """Launch numbers and the grid's y: column tiles of the rung's capacity; x is persistent over row tiles."""
     if plan.tile:
-        return launch_over_tiles(rung, rows, tokens, multiprocessors, ctas_per_multiprocessor)
+        return launch_over_tiles(rung, rows, tokens, multiprocessors, ctas_per_multiprocessor, arch)
     tiles = -(-rows // ROWS)
     columns = -(-tokens // rung.columns)
     # CTAs of neighbouring numbers lie on different multiprocessors: those with one tile more are spread over them.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
+from qgen.archs import Arch
 from qgen.plan.float_contract import FloatContract, float_contract, group_of
 from qgen.plan.float_rungs import LADDER, SHARED_LIMIT, TILED_LADDER, FloatRung, native_float_rung, tiled_float_rung
 from qgen.plan.lanes import Names, plan_lanes
@@ -250,11 +251,17 @@ def _convert(format: Format, codes: Field, activation: str, table: tuple[int, ..
 
 
 def launch_ksplit_float(
-    plan: FloatKsplitPlan, rung: FloatRung, rows: int, tokens: int, multiprocessors: int, ctas_per_multiprocessor: int
+    plan: FloatKsplitPlan,
+    rung: FloatRung,
+    rows: int,
+    tokens: int,
+    multiprocessors: int,
+    ctas_per_multiprocessor: int,
+    arch: Arch,
 ) -> tuple[Launch, int]:
     """Launch numbers and the grid's y: column tiles of the rung's capacity; x is persistent over row tiles."""
     if plan.tile:
-        return launch_over_tiles(rung, rows, tokens, multiprocessors, ctas_per_multiprocessor)
+        return launch_over_tiles(rung, rows, tokens, multiprocessors, ctas_per_multiprocessor, arch)
     tiles = -(-rows // rung.rows)
     columns = -(-tokens // rung.columns)
     resident = max(1, multiprocessors * ctas_per_multiprocessor // columns)

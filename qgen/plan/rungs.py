@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from qgen.archs import Arch
 from qgen.plan.matvec import PIECE, Launch
 from qgen.plan.records import Contract
 from qgen.plan.tile import ROWS
@@ -21,7 +22,6 @@ TILED_BUNDLES = 4  # a warp's of a stage, at most: they are one straight piece o
 TILED_RING = 80 * 1024  # bytes of a ring of four stages
 SINGLE_SLICES, SINGLE_COLUMNS = 32, 8  # of K, for one token: a warp's slices are the columns of an instruction
 SINGLE_RING = 44 * 1024  # bytes of a ring of four stages there
-SHARED_IN_ALL = 228 * 1024  # what a multiprocessor of sm_90 has, 1 KB a CTA of it taken
 DENSE_TILED = 3.0  # bits a weight below which decoding tiles takes longer than reading them
 DENSE = 2.1  # bits a weight below which decoding takes longer than reading
 
@@ -169,12 +169,12 @@ class Shape(Protocol):
 
 
 def launch_over_tiles(
-    rung: Shape, rows: int, tokens: int, multiprocessors: int, ctas_per_multiprocessor: int
+    rung: Shape, rows: int, tokens: int, multiprocessors: int, ctas_per_multiprocessor: int, arch: Arch
 ) -> tuple[Launch, int]:
     """Launch numbers and the grid's y over tiled storage; x is persistent over row tiles.
 
-    Where fewer CTAs are launched than there are places for, they ask for so much shared memory that no multiprocessor
-    takes more than its share: a launch that may begin early would pile up on the first ones free.
+    Where launches may begin early, and fewer CTAs are launched than there are places for, they ask for so much of the
+    shared memory of `arch` that no multiprocessor takes more than its share: they would pile up on the first ones free.
     """
     tiles = -(-rows // ROWS)
     columns = -(-tokens // rung.columns)
@@ -182,6 +182,7 @@ def launch_over_tiles(
     resident = max(1, multiprocessors * ctas_per_multiprocessor // columns)
     grid = max(1, min(tiles, resident))
     share = -(-grid * columns // multiprocessors)
-    alone = share < ctas_per_multiprocessor
-    shared = max(rung.shared_bytes, SHARED_IN_ALL // (share + 1)) if alone else rung.shared_bytes
+    alone = arch.instructions.pdl and share < ctas_per_multiprocessor
+    # One CTA more than the share does not fit: each takes what it asks for and the driver's part.
+    shared = max(rung.shared_bytes, arch.shared_per_sm // (share + 1)) if alone else rung.shared_bytes
     return Launch(grid=grid, block=32 * rung.warps, shared=shared), columns

@@ -236,10 +236,11 @@ class Ladder(Bound):
         _check_rung(weight, rung, self._plan.rungs)
         super().__init__(weight, device, self._plan.alignment)
         self.instance: plan.Rung = rung
+        self._arch = room.arch_of_device(device)
         quantize = self._quantize_plan
         self._fit = self._load(quantize, quantize.name, self._plan, 32 * rung.warps, rung.shared_bytes)
         if self.tiled and self._fit[1] > 1:
-            self._allow(plan.launch_ksplit(self._plan, rung, 1, 1, *self._fit)[0].shared)
+            self._allow(plan.launch_ksplit(self._plan, rung, 1, 1, *self._fit, self._arch)[0].shared)
 
     def workspace_for(self, tokens: int) -> int:
         """Bytes of scratch memory of a call with this many tokens: they grow with every eight."""
@@ -254,7 +255,7 @@ class Ladder(Bound):
             (x, np.int64(operands.row_stride(x)), self._blocks, workspace),
             first.shared,
         )
-        second, y = plan.launch_ksplit(self._plan, self.instance, self.weight.rows, tokens, *self._fit)
+        second, y = plan.launch_ksplit(self._plan, self.instance, self.weight.rows, tokens, *self._fit, self._arch)
         multiply: Launch = (
             (second.grid, y),
             (second.block,),
@@ -279,11 +280,12 @@ class FloatLadder(Bound):
         _check_rung(weight, rung, self._plan.rungs)
         super().__init__(weight, device, self._plan.alignment)
         self.instance: plan.FloatRung = rung
+        self._arch = room.arch_of_device(device)
         self.x_dtypes = x_dtypes(rung.activation)
         arrange = self._arrange_plan
         self._fit = self._load(arrange, arrange.name, self._plan, 32 * rung.warps, rung.shared_bytes)
         if self.tiled and self._fit[1] > 1:
-            self._allow(plan.launch_ksplit_float(self._plan, rung, 1, 1, *self._fit)[0].shared)
+            self._allow(plan.launch_ksplit_float(self._plan, rung, 1, 1, *self._fit, self._arch)[0].shared)
 
     def workspace_for(self, tokens: int) -> int:
         """Bytes of scratch memory of a call with this many tokens: they grow with every eight."""
@@ -299,7 +301,9 @@ class FloatLadder(Bound):
             (x, np.int64(operands.row_stride(x)), size, self._blocks, count, workspace),
             first.shared,
         )
-        second, y = plan.launch_ksplit_float(self._plan, self.instance, self.weight.rows, tokens, *self._fit)
+        second, y = plan.launch_ksplit_float(
+            self._plan, self.instance, self.weight.rows, tokens, *self._fit, self._arch
+        )
         multiply: Launch = (
             (second.grid, y),
             (second.block,),

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from numpy.typing import DTypeLike, NDArray
 
-from qgen import build, emulate, run
+from qgen import archs, build, emulate, run
 from qgen.run import device as device_room
 from qgen.run import launching
 
@@ -168,6 +168,9 @@ class FakeCupy:
 
         def set_attribute(_: int, attribute: str, value: int) -> None:
             assert attribute == "max shared"
+            limit = archs.arch_of((int(capability[:-1]), int(capability[-1]))).shared_per_block_optin
+            if value > limit:
+                raise CUDADriverError(f"CUDA_ERROR_INVALID_VALUE: {value} of {limit} bytes")
             self.shared_limits.append(value)
 
         stream = SimpleNamespace(is_capturing=lambda: self.capturing, synchronize=self._synchronize)

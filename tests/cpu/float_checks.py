@@ -12,6 +12,7 @@ from batch_checks import ORDERS
 from float_cases import Operands, cases, narrowed, operands, special_operands, workspace
 from judging import F32, GUARD, POISON, U8, Order, Wrong, poisoned, same
 from ksplit_cases import DISTINCT, INF_ROW, INF_X, NAN_ROW, NAN_X, ROWS, Case, numbers
+from ksplit_checks import SM_90
 
 from qgen import contract_float, emulate
 from qgen.emit import emit
@@ -34,7 +35,9 @@ class Float:
             activation = workspace(self.plan.layout, given.x[numbers(case.tokens)])
         stride = case.rows + case.y_pad
         memory = np.full((case.tokens - 1) * stride + case.rows + 2 * GUARD, POISON)
-        shape, grid_y = launch_ksplit_float(self.plan, self.rung, case.rows, case.tokens, case.multiprocessors, 1)
+        shape, grid_y = launch_ksplit_float(
+            self.plan, self.rung, case.rows, case.tokens, case.multiprocessors, 1, SM_90
+        )
         report = self.program.launch(
             self.rung.name,
             grid=(shape.grid, grid_y, 1),

@@ -27,12 +27,16 @@ from ksplit_cases import (
 from numpy.typing import NDArray
 
 from qgen import contract, emulate
+from qgen.archs import load_archs
 from qgen.emit import emit
 from qgen.emulate import Buffer, Program, Report
 from qgen.plan import FragmentQuantizePlan, KsplitPlan, Launch, Rung, launch_ksplit, launch_quantize_fragments
 from qgen.spec import Format
 
 # ---- the matmul -------------------------------------------------------------------------------------------------
+
+
+SM_90 = load_archs()["sm_90"]
 
 
 class Ksplit(Batch):
@@ -55,7 +59,7 @@ class Ksplit(Batch):
         return workspace(self.plan.layout, given.quantised(tokens), given.blocks)
 
     def shape(self, case: Case) -> tuple[Launch, int]:
-        return launch_ksplit(self.plan, self.rung, case.rows, case.tokens, case.multiprocessors, 1)
+        return launch_ksplit(self.plan, self.rung, case.rows, case.tokens, case.multiprocessors, 1, SM_90)
 
     def check_reads(self, given: Operands, case: Case, report: Report, grid_y: int) -> None:
         # A bulk copy counts once a sector, 32 bytes; others move 16 at most.

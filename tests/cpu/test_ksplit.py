@@ -18,7 +18,7 @@ from ksplit_cases import (
     record_type,
     takes_bulk_copies,
 )
-from ksplit_checks import Ksplit, check_quantise, compiled, quantise
+from ksplit_checks import SM_90, Ksplit, check_quantise, compiled, quantise
 
 from qgen.errors import QgenError
 from qgen.plan import KsplitPlan, Rung, launch_ksplit, plan_ksplit, plan_quantize_fragments
@@ -88,7 +88,8 @@ def test_the_cases_hold_every_code_at_every_alignment(format: str) -> None:
     for rung in plan.rungs:
         own = [case for case in cases(plan, rung) if takes_bulk_copies(plan, rung, case)]
         grids = [
-            (launch_ksplit(plan, rung, case.rows, case.tokens, case.multiprocessors, 1)[0].grid, case) for case in own
+            (launch_ksplit(plan, rung, case.rows, case.tokens, case.multiprocessors, 1, SM_90)[0].grid, case)
+            for case in own
         ]
         assert {grid for grid, _ in grids} >= {1, 2, 3}
         stages = max(

@@ -9,6 +9,7 @@ from float_checks import arrange, compiled
 from float_tiled_checks import FloatTiled
 from judging import same
 from ksplit_cases import DISTINCT, Case
+from ksplit_checks import SM_90
 from test_ksplit_float import judge as native_judge
 
 from qgen import dispatch
@@ -65,7 +66,7 @@ def test_float_tiled_on_other_architectures(format: str, activation: str) -> Non
 def test_the_cases_go_round_the_ring_and_leave_tails(plan: FloatKsplitPlan) -> None:
     for rung in plan.rungs:
         shapes = judge(plan, rung).cases()
-        grids = {launch_ksplit_float(plan, rung, c.rows, c.tokens, c.multiprocessors, 1)[0].grid for c in shapes}
+        grids = {launch_ksplit_float(plan, rung, c.rows, c.tokens, c.multiprocessors, 1, SM_90)[0].grid for c in shapes}
         assert grids >= {1, 2}
         alone = [c for c in shapes if c.multiprocessors == 1]
         stages = max(-(-c.blocks // rung.stage_blocks) * -(-c.rows // rung.rows) for c in alone)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from judging import same
 from ksplit_cases import DISTINCT, Case, leftovers, numbers, operands
-from ksplit_checks import compiled, quantise
+from ksplit_checks import SM_90, compiled, quantise
 from tiled_checks import Tiled
 
 from qgen.emit import emit
@@ -54,9 +54,11 @@ def test_tiled_on_other_architectures(format: str) -> None:
 def test_the_cases_go_round_the_ring_and_leave_tails(plan: KsplitPlan) -> None:
     for rung in plan.rungs:
         shapes = judge(plan, rung).cases()
-        grids = {launch_ksplit(plan, rung, c.rows, c.tokens, c.multiprocessors, 1)[0].grid for c in shapes}
+        grids = {launch_ksplit(plan, rung, c.rows, c.tokens, c.multiprocessors, 1, SM_90)[0].grid for c in shapes}
         assert grids >= {1, 2, 3}
-        alone = [c for c in shapes if launch_ksplit(plan, rung, c.rows, c.tokens, c.multiprocessors, 1)[0].grid == 1]
+        alone = [
+            c for c in shapes if launch_ksplit(plan, rung, c.rows, c.tokens, c.multiprocessors, 1, SM_90)[0].grid == 1
+        ]
         stages = max(-(-c.blocks // rung.stage_blocks) * -(-c.rows // rung.rows) for c in alone)
         assert stages > max(rung.stages, rung.warps), "the ring goes round, and every warp has its turn"
         assert {c.rows % 16 for c in shapes} >= {0, 1, 15}

@@ -11,10 +11,12 @@ import pytest
 from float_cases import Case, operands
 from float_checks import Float, check_arrange, compiled
 from float_tiled_checks import FloatTiled
+from ksplit_checks import SM_90
 from ksplit_formats import MADE_UP, D, bytes_of, nibbles, toml
 from made_formats import RUNS, made
 
 from qgen import contract_float
+from qgen.archs import load_archs
 from qgen.emit import emit
 from qgen.errors import QgenError
 from qgen.plan import (
@@ -116,7 +118,7 @@ def test_rungs_fit_the_machines_and_launches_cover_everything(plan: FloatKsplitP
         assert rung.shared_bytes >= rung.stages * rung.stage_bytes + partial + behind and rung.stages >= 2
         assert rung.shared_bytes <= SHARED_LIMIT and rung.min_ctas * (rung.shared_bytes + 1024) <= 228 * 1024
         for rows, tokens, resident in itertools.product((1, 16, 17, 14336), (1, rung.columns + 1, 97), (1, 264)):
-            shape, grid_y = launch_ksplit_float(plan, rung, rows, tokens, resident, 1)
+            shape, grid_y = launch_ksplit_float(plan, rung, rows, tokens, resident, 1, SM_90)
             assert (grid_y - 1) * rung.columns < tokens <= grid_y * rung.columns
             assert 1 <= shape.grid <= -(-rows // rung.rows) and shape.grid * grid_y <= max(resident, grid_y)
             assert rung.shared_bytes == shape.shared
@@ -145,9 +147,26 @@ def test_a_launch_of_few_tiles_spreads() -> None:
     """Over tiles, where fewer CTAs are launched than fit, none shares a multiprocessor with more than its part."""
     plan = plan_ksplit_float(FORMATS["Q5G64_F16S"], "bf16", "tiled")
     rung = plan.rungs[0]
-    few, _ = launch_ksplit_float(plan, rung, 132 * 16, 1, 132, 2)
-    many, _ = launch_ksplit_float(plan, rung, 264 * 16, 1, 132, 2)
+    few, _ = launch_ksplit_float(plan, rung, 132 * 16, 1, 132, 2, SM_90)
+    many, _ = launch_ksplit_float(plan, rung, 264 * 16, 1, 132, 2, SM_90)
     assert (few.grid, many.grid) == (132, 264) and 2 * few.shared > 227 * 1024 >= few.shared > many.shared
+
+
+def test_launches_over_tiles_ask_for_what_the_architecture_has() -> None:
+    """Every format's rungs, as many CTAs resident as fit; and no more than the rung takes where none can pile up."""
+    spread = set()
+    for arch, plan in itertools.product(load_archs().values(), (plan for plan in PLANS if plan.tile)):
+        for rung in plan.rungs:
+            fit = arch.shared_per_sm // (rung.shared_bytes + arch.shared_reserved)
+            for rows, tokens in ((1, 1), (4096, 1), (4096, 9)) if fit else ():
+                shape, grid_y = launch_ksplit_float(plan, rung, rows, tokens, 132, fit, arch)
+                share = -(-shape.grid * grid_y // 132)
+                assert rung.shared_bytes <= shape.shared <= arch.shared_per_block_optin
+                assert min(share, fit) * (shape.shared + arch.shared_reserved) <= arch.shared_per_sm
+                if shape.shared > rung.shared_bytes:
+                    assert arch.instructions.pdl
+                    spread.add(arch.name)
+    assert spread == {"sm_90", "sm_100", "sm_120"}
 
 
 @each_plan

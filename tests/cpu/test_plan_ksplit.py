@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from ksplit_cases import Case, operands
-from ksplit_checks import Ksplit, check_quantise, compiled
+from ksplit_checks import SM_90, Ksplit, check_quantise, compiled
 from ksplit_formats import MADE_UP
 
 from qgen import contract
+from qgen.archs import load_archs
 from qgen.errors import QgenError
 from qgen.plan import (
     ArrangePlan,
@@ -30,6 +31,7 @@ from qgen.plan.rungs import SHARED_LIMIT
 from qgen.plan.tile import ROWS
 from qgen.spec import Format, load_format, load_formats
 
+ARCHS = load_archs()
 FORMATS = load_formats()
 PLANS, REFUSED = plan_all(FORMATS)
 LADDERS = {plan.format: plan for plan in PLANS if isinstance(plan, KsplitPlan) and not plan.tile}
@@ -162,7 +164,7 @@ def test_launches_cover_all_rows_and_tokens(plan: KsplitPlan) -> None:
         for rows in (1, 16, 17, 4096, 14336):
             for tokens in (1, rung.columns, rung.columns + 1, 97):
                 for resident in (1, 132, 264):
-                    shape, grid_y = launch_ksplit(plan, rung, rows, tokens, resident, 1)
+                    shape, grid_y = launch_ksplit(plan, rung, rows, tokens, resident, 1, SM_90)
                     assert (shape.block, shape.shared) == (32 * rung.warps, rung.shared_bytes)
                     assert (grid_y - 1) * rung.columns < tokens <= grid_y * rung.columns
                     tiles = -(-rows // 16)
@@ -180,11 +182,32 @@ def test_launches_over_tiles_spread() -> None:
     plan = plan_ksplit(FORMATS["Q4_0"], "tiled")
     single = plan.rungs[0]
     for rows, fit in ((16, 4), (4096, 4), (4096, 2), (14336, 4), (128256, 4)):
-        shape, _ = launch_ksplit(plan, single, rows, 1, 132, fit)
+        shape, _ = launch_ksplit(plan, single, rows, 1, 132, fit, SM_90)
         share = -(-shape.grid // 132)
         in_all = 228 * 1024 // (shape.shared + 1024)  # 1 KB of each CTA is the driver's
         assert in_all == share if share < fit else shape.shared == single.shared_bytes, (rows, fit)
         assert shape.shared <= SHARED_LIMIT
+
+
+def test_launches_over_tiles_ask_for_what_the_architecture_has() -> None:
+    """Every format's rungs, as many CTAs resident as fit; an architecture whose launches do not overlap gives no more
+    than the rung takes."""
+    plans = [plan for plan in plan_all(FORMATS)[0] if isinstance(plan, KsplitPlan) and plan.tile]
+    assert {arch.name for arch in ARCHS.values() if not arch.instructions.pdl} >= {"sm_80", "sm_86", "sm_89"}
+    spread = set()
+    for arch in ARCHS.values():
+        for plan in plans:
+            for rung in plan.rungs:
+                fit = arch.shared_per_sm // (rung.shared_bytes + arch.shared_reserved)
+                for rows, tokens in ((1, 1), (4096, 1), (4096, 9)) if fit else ():
+                    shape, grid_y = launch_ksplit(plan, rung, rows, tokens, 132, fit, arch)
+                    share = -(-shape.grid * grid_y // 132)
+                    assert rung.shared_bytes <= shape.shared <= arch.shared_per_block_optin
+                    assert min(share, fit) * (shape.shared + arch.shared_reserved) <= arch.shared_per_sm
+                    if shape.shared > rung.shared_bytes:
+                        assert arch.instructions.pdl
+                        spread.add(arch.name)
+    assert spread == {"sm_90", "sm_100", "sm_120"}
 
 
 @each_ladder
