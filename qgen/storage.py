@@ -32,7 +32,7 @@ def repack(
                       more: where the result goes; left out, new memory. Bytes between native rows and planes are left
                       alone
     row_stride_bytes: from one native row to the next, for storage "native"; left out, rows lie back to back
-    chunk_bytes:      the scratch memory, but at least what a row tile (sixteen rows) takes
+    chunk_bytes:      the scratch memory, twice that of planes; but at least what a row tile (sixteen rows) takes
 
     A weight in tiles has the same bytes in another order; only its last row tile is filled up with zero rows.
     Raises QgenError (stage "repack" or "weight") before anything is written: a format without tiles, the storage that
