@@ -29,9 +29,10 @@ def repack(
 
     weight:           its data in host memory; of a mapped file, bytes are read a chunk at a time. It stays as it is
     out:              uint8, C-contiguous, writable, apart from the weight's data, as many bytes as the result has or
-                      more: where the result goes; left out, new memory. Bytes between native rows are left alone
+                      more: where the result goes; left out, new memory. Bytes between native rows and planes are left
+                      alone
     row_stride_bytes: from one native row to the next, for storage "native"; left out, rows lie back to back
-    chunk_bytes:      the scratch memory, but at least what a row tile (sixteen rows) takes
+    chunk_bytes:      the scratch memory, twice that of planes; but at least what a row tile (sixteen rows) takes
 
     A weight in tiles has the same bytes in another order; only its last row tile is filled up with zero rows.
     Raises QgenError (stage "repack" or "weight") before anything is written: a format without tiles, the storage that
@@ -49,8 +50,9 @@ def repack(
     check_bytes(weight, weight.data)
     made = changed(weight, storage, None, row_stride_bytes)
     if out is None:
-        # Bytes between rows are written by nobody.
-        out = (np.zeros if made.row_stride_bytes > made.row_bytes else np.empty)(made.nbytes, dtype=np.uint8)
+        # Bytes between rows and between planes are written by nobody.
+        gaps = made.storage == "native" and made.nbytes > made.rows * made.row_bytes
+        out = (np.zeros if gaps else np.empty)(made.nbytes, dtype=np.uint8)
     else:
         _check_out(weight, out, made.nbytes)
     made = replace(made, data=out)
@@ -112,28 +114,30 @@ def _check_out(weight: Weight, out: object, nbytes: int) -> None:
         raise refusal("out", "shares memory with the weight's data", "memory of its own", next)
 
 
-def _rows(weight: Weight, *, writeable: bool = False) -> U8:
-    """uint8[rows, blocks, block bytes] over the data of a native weight."""
-    block = weight.format.bytes
-    return np.lib.stride_tricks.as_strided(
-        weight.data.reshape(-1),
-        (weight.rows, weight.columns // weight.format.block, block),
-        (weight.row_stride_bytes, block, 1),
-        writeable=writeable,
-    )
+def _planes(weight: Weight, *, writeable: bool = False) -> list[U8]:
+    """uint8[rows, blocks, bytes of a block] over the data of each plane of a native weight, one for blocks."""
+    flat, blocks = weight.data.reshape(-1), weight.row_blocks
+    return [
+        np.lib.stride_tricks.as_strided(
+            flat[span.offset :],
+            (weight.rows, blocks, span.block_bytes),
+            (span.row_stride, span.block_bytes, 1),
+            writeable=writeable,
+        )
+        for span in weight.planes
+    ]
 
 
 def _tiles(weight: Weight, layout: TileLayout) -> U8:
     """uint8[row tiles, blocks, tile bytes] over the data of a tiled weight."""
     flat: U8 = weight.data.reshape(-1)[: weight.nbytes]
-    blocks = weight.columns // weight.format.block
-    return flat.reshape(weight.nbytes // (blocks * layout.tile_bytes), blocks, layout.tile_bytes)
+    return flat.reshape(-(-weight.rows // TILE_ROWS), weight.row_blocks, layout.tile_bytes)
 
 
 def _scratch(weight: Weight, chunk_bytes: int) -> U8:
     """uint8[row tiles, rows of one, blocks, block bytes] for the largest chunk."""
     most = max((count for _, count in chunks(weight, chunk_bytes)), default=0)
-    return np.empty((most, TILE_ROWS, weight.columns // weight.format.block, weight.format.bytes), dtype=np.uint8)
+    return np.empty((most, TILE_ROWS, weight.row_blocks, weight.format.bytes), dtype=np.uint8)
 
 
 def _order(layout: TileLayout) -> NDArray[np.intp]:
@@ -154,9 +158,15 @@ def _pieces(tiles: U8, scratch: U8, layout: TileLayout) -> Iterator[tuple[U8, U8
 
 def _to_tiled(native: Weight, tiled: Weight, chunk_bytes: int) -> None:
     layout = tile_layout(native.format)
-    rows, tiles, scratch, order = _rows(native), _tiles(tiled, layout), _scratch(native, chunk_bytes), _order(layout)
+    planes, tiles, scratch, order = (
+        _planes(native),
+        _tiles(tiled, layout),
+        _scratch(native, chunk_bytes),
+        _order(layout),
+    )
     for first, count in chunks(native, chunk_bytes):
-        part = rows[TILE_ROWS * first : TILE_ROWS * (first + count)]
+        parts = [plane[TILE_ROWS * first : TILE_ROWS * (first + count)] for plane in planes]
+        part = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=2)
         blocks = scratch[:count].reshape(-1, *scratch.shape[2:])
         blocks[len(part) :] = 0
         # mode="clip" because "raise" goes through a buffer of its own.
@@ -167,11 +177,13 @@ def _to_tiled(native: Weight, tiled: Weight, chunk_bytes: int) -> None:
 
 def _to_native(tiled: Weight, native: Weight, chunk_bytes: int) -> None:
     layout = tile_layout(native.format)
-    rows, tiles, scratch = _rows(native, writeable=True), _tiles(tiled, layout), _scratch(native, chunk_bytes)
+    planes, tiles, scratch = _planes(native, writeable=True), _tiles(tiled, layout), _scratch(native, chunk_bytes)
     back = np.argsort(_order(layout))
+    ends = np.cumsum([plane.shape[2] for plane in planes])
     for first, count in chunks(native, chunk_bytes):
         for source, to in _pieces(tiles[first : first + count], scratch[:count], layout):
             to[...] = source
-        part = rows[TILE_ROWS * first : TILE_ROWS * (first + count)]
-        blocks = scratch[:count].reshape(-1, *scratch.shape[2:])
-        part[...] = np.take(blocks[: len(part)], back, axis=2)
+        parts = [plane[TILE_ROWS * first : TILE_ROWS * (first + count)] for plane in planes]
+        blocks = scratch[:count].reshape(-1, *scratch.shape[2:])[: len(parts[0])]
+        for part, bytes in zip(parts, np.split(back, ends[:-1]), strict=True):
+            part[...] = np.take(blocks, bytes, axis=2)

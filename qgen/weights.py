@@ -29,7 +29,7 @@ class Weight:
     storage:          "native", as in the file, or "tiled": the same bytes interleaved over sixteen rows, as
                       `qgen.repack` makes them, for formats that have such a layout (see qgen.plan.tile)
     row_stride_bytes: from one row to the next; of a format stored in planes, the bytes of a row over all of them; of
-                      tiles, the bytes of a row's blocks
+                      tiles, the bytes of a row's blocks. Both with the blocks that fill up a row of planes
     data:             uint8, C-contiguous, row 0 at its first byte, at least (rows - 1) * row_stride_bytes plus one
                       row; planes one after the other, each from a multiple of the format's plane_align, rows filled up
                       to whole multiples of its k_pad columns; tiles whole, the last ones with their zero rows. A NumPy
@@ -60,12 +60,20 @@ class Weight:
     ) -> Weight:
         """A Weight from a format's name: `Weight.of("Q4_K", data, rows=N, columns=K)`.
 
-        data:             of a format stored in planes, also {plane: uint8 array}, in host memory; they are copied
-                          to one buffer
+        data:             of a format stored in planes and in native storage, also {plane: uint8 array}, in host
+                          memory; they are copied to one buffer
         row_stride_bytes: left out, rows lie back to back.
         """
         resolved = _format_named(format) if isinstance(format, str) else format
         if isinstance(data, Mapping):
+            if storage == "tiled":
+                raise QgenError(
+                    stage="weight",
+                    subject=name,
+                    found=f"planes {', '.join(data)} for tiled storage",
+                    allowed="one array of tiles",
+                    next="take the planes as native storage, then qgen.repack(weight)",
+                )
             data = _joined(resolved, data, rows, columns, name)
         return cls(
             format=resolved,
@@ -142,6 +150,11 @@ class Weight:
     def row_bytes(self) -> int:
         """Bytes of one row without padding."""
         return _row_bytes(self.format, self.columns)
+
+    @property
+    def row_blocks(self) -> int:
+        """Blocks of a row as it is stored: in planes, those that fill it up are counted."""
+        return (self.row_bytes - self.format.row_bytes) // self.format.bytes
 
     @property
     def planes(self) -> tuple[layout.Span, ...]:

@@ -79,7 +79,6 @@ quantize_activation_q8_g256_q2_k_fragments__warp_block(const float* __restrict__
     }
     // Sums of 16 neighbouring columns, 2 threads each.
     const int group = lane / 2;
-    const bool summed = lane % 2 == 0 && group < 16;
     int sum = 0;
     if (group < 16) {
 #pragma unroll

@@ -79,7 +79,6 @@ quantize_activation_q8_g256_q5_k_fragments__warp_block(const float* __restrict__
     }
     // Sums of 32 neighbouring columns, 4 threads each.
     const int group = lane / 4;
-    const bool summed = lane % 4 == 0 && group < 8;
     int sum = 0;
     if (group < 8) {
 #pragma unroll

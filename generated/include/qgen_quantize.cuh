@@ -19,11 +19,15 @@ __device__ __forceinline__ uint32_t qgen_warp_max(uint32_t v) {
 template <int lanes>
 __device__ __forceinline__ int qgen_add_lanes(int v) {
 #if __CUDA_ARCH__ >= 800
-    if (lanes == 32) return __reduce_add_sync(0xffffffffu, v);
+    if constexpr (lanes == 32) {
+        return __reduce_add_sync(0xffffffffu, v);
+    } else
 #endif
+    {
 #pragma unroll
-    for (int h = lanes / 2; h > 0; h /= 2) v += __shfl_xor_sync(0xffffffffu, v, h);
-    return v;
+        for (int h = lanes / 2; h > 0; h /= 2) v += __shfl_xor_sync(0xffffffffu, v, h);
+        return v;
+    }
 }
 
 // ---- quantising ---------------------------------------------------------------------------------------------

@@ -97,9 +97,14 @@ class Case:
         return self.placed.total
 
     @property
+    def in_planes(self) -> bool:
+        """Whether the matrix lies in planes: tiles are one piece."""
+        return self.format.split and self.storage == "native"
+
+    @property
     def unit(self) -> int:
         """Bytes of a piece of the format's pattern that its matrices are made of; planes are filled one by one."""
-        if self.format.split:
+        if self.in_planes:
             return 1
         return self.format.bytes * (TILE_ROWS if self.storage == "tiled" else 1)
 
@@ -323,7 +328,9 @@ def every_candidate(case: Case, plans: Sequence[Plan], *, arch: str) -> list[Any
 def _float_rungs(case: Case, plans: Sequence[Plan], arch: str) -> list[FloatCandidate]:
     """Every rung that fits the architecture. Raises QgenError where the dispatch refuses the case."""
     shape = case.shape
-    routed = routed_float(case.format, case.activation, shape.rows, shape.columns, case.tokens, arch)
+    routed = routed_float(
+        case.format, case.activation, shape.rows, shape.columns, case.tokens, arch, storage=case.storage
+    )
     arrange = {plan.layout.name: plan for plan in plans if isinstance(plan, ArrangePlan)}
     return [
         FloatCandidate(plan, arrange[plan.layout.name], rung, rung.name == routed.name)

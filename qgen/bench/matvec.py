@@ -50,19 +50,22 @@ def pattern(format: Format) -> Pattern:
 
 
 def stored(case: Case, blocks: Pattern) -> NDArray[np.uint8]:
-    """The pattern of a format stored in blocks as the case's storage has it: uint8[bytes]. Sixteen blocks of it that
-    follow each other are the rows of a tile."""
-    flat = blocks["block"].reshape(-1)
+    """The pattern as the case's storage has it, but for planes: uint8[bytes]. Sixteen blocks of it that follow each
+    other are the rows of a tile."""
     if case.storage == "native":
-        return flat
-    native = Weight.of(case.format, flat, rows=PATTERN_BLOCKS, columns=case.format.block)
-    made: NDArray[np.uint8] = repack(native, case.storage).data
-    return made
+        return blocks["block"].reshape(-1)
+    # One block a row; in planes there are others behind it that fill up the row, whose tiles are left out.
+    count = case.format.k_pad // case.format.block
+    rows = {name: np.pad(part[:, None], ((0, 0), (0, count - 1), (0, 0))) for name, part in blocks.items()}
+    data = rows if case.format.split else rows["block"]
+    native = Weight.of(case.format, data, rows=PATTERN_BLOCKS, columns=case.format.block)
+    tiles = repack(native, case.storage).data.reshape(PATTERN_BLOCKS // TILE_ROWS, count, -1)
+    return np.ascontiguousarray(tiles[:, 0]).reshape(-1)
 
 
 def fill(machine: Machine, buffer: Any, case: Case, turn: Rotation, blocks: Pattern) -> None:
     """Fill all copies of the case's weights in `buffer` with the pattern, plane by plane."""
-    if not case.format.split:
+    if not case.in_planes:
         machine.repeat(buffer, stored(case, blocks))
         return
     for copy in range(turn.copies):
@@ -287,16 +290,17 @@ class FloatRunnable(Runnable):
         self._quantize = machine.kernel(
             arrange.file, text(arrange), arrange.name, threads=first.block, shared=first.shared
         )
-        self._matmul = machine.kernel(
-            ladder.file, text(ladder), rung.name, threads=32 * rung.warps, shared=rung.shared_bytes
-        )
-        self.resident = self._matmul.resident
+        threads = 32 * rung.warps
+        arch = load_archs()[machine.facts.arch]
+        alone = machine.kernel(ladder.file, text(ladder), rung.name, threads=threads, shared=rung.shared_bytes)
         second, tiles = plan.launch_ksplit_float(
-            rung, case.shape.rows, case.tokens, machine.facts.multiprocessors, self.resident
+            ladder, rung, case.shape.rows, case.tokens, machine.facts.multiprocessors, alone.resident, arch
         )
+        # A launch may ask for more shared memory than the kernel needs, so that its CTAs spread.
+        self._matmul = machine.kernel(ladder.file, text(ladder), rung.name, threads=threads, shared=second.shared)
+        self.resident = self._matmul.resident
         self.grids = (first.grid, columns), (second.grid, tiles)
         self._activation = operands.activation(ladder)
-        self._spans = case.placed.spans
 
     def quantise(self, _: int, *, chained: bool = False) -> None:
         """x to the class, in fragment order. chained: it may begin before the kernel in front of it has ended."""
@@ -307,9 +311,12 @@ class FloatRunnable(Runnable):
     def multiply(self, i: int, *, chained: bool = False) -> None:
         """The product with the weights of copy i. chained: as for `quantise`."""
         o = self._operands
+        if o.case.storage == "tiled":
+            self._multiply_tokens(i, chained)
+            return
         planes = (
             argument
-            for span in self._spans
+            for span in o.case.placed.spans
             for argument in (o.machine.at(o.buffer, o.turn.offset(i) + span.offset), np.int64(span.row_stride))
         )
         sizes = np.int32(o.case.shape.rows), np.int32(o.case.blocks), np.int32(o.case.tokens)

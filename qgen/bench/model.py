@@ -211,7 +211,8 @@ class _Chain:
         """Places and fills the weights. Raises QgenError when they do not fit."""
         self.machine, self.format, self.run = machine, format, run
         self.pattern = pattern(format)
-        unit = ALIGNMENT if format.split else PATTERN_BLOCKS * format.bytes  # every slot begins with the pattern
+        # Every slot begins with the pattern, or with that of its first plane.
+        unit = ALIGNMENT if format.split and run.storage == "native" else PATTERN_BLOCKS * format.bytes
         self.placement = place(
             run.step,
             lambda shape: case_of(format, shape, 1, run.storage).stored_bytes,
@@ -329,8 +330,9 @@ class _Issue:
 def _fill(machine: Caller, buffer: Any, placement: Placement, format: Format, blocks: Pattern, storage: str) -> None:
     """All slots alike: the pattern from each one's, or each plane's, first byte on."""
     cases = {slot.shape: case_of(format, slot.shape, 1, storage) for slot in placement.slots}
-    if not format.split:
-        machine.repeat(buffer, stored(next(iter(cases.values())), blocks))
+    some = next(iter(cases.values()))
+    if not some.in_planes:
+        machine.repeat(buffer, stored(some, blocks))
         return
     for slot in placement.slots:
         spans = cases[slot.shape].placed.spans

@@ -55,8 +55,12 @@ def _counts(plans: list[Plan]) -> list[str]:
         if isinstance(plan, MatvecPlan | MultirowPlan | KsplitPlan):
             named = "mul_mat T=1" if isinstance(plan, MatvecPlan) else plan.family
             integer.append(f"{named if plan.storage == 'native' else 'over tiles'}: {len(entries(plan))}")
-    floats = [f"{p.layout.activation}: {len(p.rungs)}" for p in plans if isinstance(p, FloatKsplitPlan)]
-    return [", ".join(integer)] * bool(integer) + floats
+    floats: dict[str, list[str]] = {}
+    for plan in plans:
+        if isinstance(plan, FloatKsplitPlan):
+            named = plan.layout.activation if plan.storage == "native" else "over tiles"
+            floats.setdefault(plan.layout.activation, []).append(f"{named}: {len(plan.rungs)}")
+    return [", ".join(integer)] * bool(integer) + [", ".join(counts) for counts in floats.values()]
 
 
 def _row(format: Format, plans: list[Plan], refusal: QgenError | None) -> dict[str, Any]:

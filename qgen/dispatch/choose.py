@@ -70,7 +70,7 @@ def routed_float(
     Raises QgenError with the reason of a refusal.
     """
     try:
-        rungs: tuple[FloatRung, ...] = plan_ksplit_float(format, activation).rungs
+        rungs: tuple[FloatRung, ...] = plan_ksplit_float(format, activation, storage).rungs
     except QgenError:  # the dispatch has better words for a format without a ladder
         rungs = ()
     return _routed(format.name, activation, rungs, tokens, rows, columns, arch, policy, storage)

@@ -81,7 +81,8 @@ class Facts:
     activation: the activation its file names; None for none
     refused:    why there is no matmul kernel; "" where there is
     taken:      the activations its matmul kernels read
-    stored:     the storages they read it from
+    stored:     the storages they read W from
+    stored_floats: those that the ones for float activations read it from
     """
 
     format: str
@@ -90,6 +91,7 @@ class Facts:
     refused: str = ""
     taken: tuple[str, ...] = ()
     stored: tuple[str, ...] = ()
+    stored_floats: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,7 @@ def catalog(
     kernels: list[Kernel] = []
     # tokens: how many the kernels of a format take in one call; rungs: of its int8 ladder over native storage;
     # tiled_rungs, row_tiles_COLUMNS: see _tiled; block_columns: of those whose columns are blocks of K;
-    # float_rungs: of the others; widest_ARCH: see _widest
+    # float_rungs, tiled_float_rungs: of the ladders for f16 and bf16; widest_ARCH: see _widest
     numbers: dict[str, dict[str, int]] = {
         name: {
             "block": f.block,
@@ -126,16 +128,23 @@ def catalog(
             "block_columns": 0,
             **{f"row_tiles_{columns}": 0 for columns in LADDER},
             "float_rungs": 0,
+            "tiled_float_rungs": 0,
             **{f"widest_{arch}": 0 for arch in archs},
         }
         for name, f in formats.items()
     }
     taken: dict[str, dict[str, None]] = {name: {} for name in formats}
     stored: dict[str, dict[str, None]] = {name: {} for name in formats}
+    stored_floats: dict[str, dict[str, None]] = {name: {} for name in formats}
+    read: dict[str, set[str]] = {}  # by activation layout, the storages of the kernels that read it
     for plan in plans:
         if not isinstance(plan, converts | RepackPlan):
             taken[plan.format][plan.layout.activation] = None
             stored[plan.format][plan.storage] = None
+            read.setdefault(plan.layout.name, set()).add(plan.storage)
+            if isinstance(plan, FloatKsplitPlan):
+                stored_floats[plan.format][plan.storage] = None
+    for plan in plans:
         if isinstance(plan, MatvecPlan):
             kernels += _matvec(plan, quantisers.get(plan.layout.name), space)
             # A full team is a warp's worth of threads on one row; a quarter of it serves rows of few blocks.
@@ -152,12 +161,12 @@ def catalog(
             numbers[plan.format] |= {"tokens": MAX_TOKENS, "rungs": len(plan.rungs)} | _widest(plan, archs)
         elif isinstance(plan, FloatKsplitPlan):
             kernels += _ksplit(plan, quantisers.get(plan.layout.name), space, archs)
-            rungs = numbers[plan.format]["float_rungs"] + len(plan.rungs)
-            numbers[plan.format] |= {"tokens": MAX_TOKENS, "float_rungs": rungs}
+            key = "tiled_float_rungs" if plan.tile else "float_rungs"
+            numbers[plan.format] |= {"tokens": MAX_TOKENS, key: numbers[plan.format][key] + len(plan.rungs)}
         elif isinstance(plan, RepackPlan):
             kernels += _repack(plan, space)
         else:
-            kernels.append(_quantize(plan, space, archs))
+            kernels.append(_quantize(plan, frozenset(read.get(plan.layout.name, ())), space, archs))
     facts = {
         name: Facts(
             name,
@@ -166,6 +175,7 @@ def catalog(
             refused[name].found if name in refused else "",
             tuple(taken[name]),
             tuple(stored[name]),
+            tuple(stored_floats[name]),
         )
         for name, f in formats.items()
     }
@@ -254,7 +264,7 @@ def _ksplit(
             where={**where, **_where_runs(plan.requires, r.shared_bytes, space, archs)},
             contract=plan.contract.name, quantiser=quantiser, columns=r.columns, ladder=plan.file,
             threads=32 * r.warps, shared_bytes=r.shared_bytes, rows=r.rows, alignment=plan.alignment,
-            knobs={"class": "tiles" if plan.storage == "tiled" else _class(plan.layout.activation)}
+            knobs={"class": _class(plan.layout.activation, plan.storage)}
             | ({"row_tiles": r.row_tiles} if isinstance(r, FloatRung) or plan.storage == "tiled" else {}),
             requires=plan.requires,
         )
@@ -262,9 +272,11 @@ def _ksplit(
     ]  # fmt: skip
 
 
-def _class(activation: str) -> str:
-    """The knob that tells the ladders of one format apart: how the tensor cores see x."""
-    return activation if activation in CLASSES else "int8"
+def _class(activation: str, storage: str = "native") -> str:
+    """The knob that tells the ladders of one format apart: how the tensor cores see x, and whether W is in tiles."""
+    if activation in CLASSES:
+        return f"{activation}_tiles" if storage == "tiled" else activation
+    return "tiles" if storage == "tiled" else "int8"
 
 
 def _widest(plan: KsplitPlan, archs: Mapping[str, Arch]) -> dict[str, int]:
@@ -294,15 +306,19 @@ def _where_runs(
 
 
 def _quantize(
-    plan: QuantizePlan | FragmentQuantizePlan | ArrangePlan, space: Space, archs: Mapping[str, Arch]
+    plan: QuantizePlan | FragmentQuantizePlan | ArrangePlan,
+    storages: frozenset[str],
+    space: Space,
+    archs: Mapping[str, Arch],
 ) -> Kernel:
+    """storages: of the weights that its result meets."""
     fragments = not isinstance(plan, QuantizePlan)
     block = plan.weight_block if isinstance(plan, FragmentQuantizePlan) else plan.layout.block
     where: dict[str, Condition] = {
         "op": frozenset({plan.op}),
         "format": frozenset({plan.format}),
         "activation": frozenset({plan.layout.activation}),
-        "storage": frozenset({"native", "tiled"} if isinstance(plan, FragmentQuantizePlan) else {"native"}),
+        "storage": storages,
         "epilogue": frozenset({"none"}),
         "contiguous": frozenset({"yes"}),
         "K": _integers(space.axis("K"), block, INT32_MAX, block),

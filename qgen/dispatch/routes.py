@@ -17,7 +17,7 @@ from qgen.dispatch.kernels import Catalog, Facts
 from qgen.dispatch.labels import Claim, Gate, Refusal, Waste
 from qgen.dispatch.reader import Entry, read
 from qgen.dispatch.space import Condition, Ints, Space, Where
-from qgen.dispatch.terms import OWN, PLANNED, fill
+from qgen.dispatch.terms import OWN, PLANNED, PLANNED_FLOATS, fill
 from qgen.paths import data_dir
 from qgen.spec.reader import close, listed
 
@@ -170,7 +170,7 @@ def _words_of(key: str, value: object) -> Iterator[str]:
     elif isinstance(value, list):
         if not all(isinstance(item, str) for item in value):
             yield from (item for item in value if isinstance(item, str))
-    elif (key == "activation" and value in (OWN, PLANNED)) or (key == "storage" and value == PLANNED):
+    elif value in {"activation": (OWN, PLANNED), "storage": (PLANNED, PLANNED_FLOATS)}.get(key, ()):
         yield str(value)
 
 
@@ -180,6 +180,7 @@ def _reason_words(op: str, facts: Facts | None) -> dict[str, object]:
         words |= {"format": facts.format, "own": facts.activation or "none", "refused": facts.refused}
         words |= {"taken": listed(facts.taken) if facts.taken else "none", **facts.numbers}
         words |= {"stored": listed(facts.stored) if facts.stored else "none"}
+        words |= {"stored_floats": listed(facts.stored_floats) if facts.stored_floats else "none"}
     return words
 
 

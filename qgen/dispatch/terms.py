@@ -14,12 +14,15 @@ from qgen.spec.reader import close, listed
 
 _TERM = re.compile(r"([a-z][a-z0-9_]*)(?:\s*([+-])\s*(\d+))?")
 _INT_KEYS = ("range", "multiple_of", "not_multiple_of")
-OWN, PLANNED = "own", "planned"
+OWN, PLANNED, PLANNED_FLOATS = "own", "planned", "planned_floats"
 
 
 @dataclass(frozen=True)
 class Words:
-    """What names stand for while the conditions of one row are read for one format."""
+    """What names stand for while the conditions of one row are read for one format.
+
+    A format without kernels has no planned storage that it could be held to: another gate refuses it.
+    """
 
     space: Space
     facts: Facts | None = None
@@ -48,12 +51,16 @@ class Words:
         if value == PLANNED and key == "activation" and self.facts is not None:
             return check_choice(entry, key, axis, [*self.facts.taken])
         if value == PLANNED and key == "storage" and self.facts is not None:
-            return check_choice(entry, key, axis, [*self.facts.stored])
+            return check_choice(entry, key, axis, self.facts.stored or axis.values)
+        if value == PLANNED_FLOATS and key == "storage" and self.facts is not None:
+            # A storage that no kernel of the format reads is for the gate that asks for a planned one.
+            only = {*self.facts.stored} - {*self.facts.stored_floats} if self.facts.stored_floats else set()
+            return check_choice(entry, key, axis, [name for name in axis.values if name not in only])
         if isinstance(value, str):
             allowed = {
                 "format": f' or "{PLANNED}"',
                 "activation": f', "{OWN}" or "{PLANNED}"',
-                "storage": f' or "{PLANNED}"',
+                "storage": f', "{PLANNED}" or "{PLANNED_FLOATS}"',
             }
             words = allowed if self.planned else {}
             entry.refuse(key, repr(value), f"a list of {listed(axis.values)}{words.get(key, '')}")

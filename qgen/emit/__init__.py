@@ -114,7 +114,7 @@ def emit(plan: Plan, guards: Mapping[str, str] = MappingProxyType({})) -> Source
             order_rows=tuple(plan.order[i : i + 4] for i in range(0, len(plan.order), 4)),
         )
     elif isinstance(plan, FloatKsplitPlan):
-        template = "ksplit_float.cu.j2"
+        template = "ksplit_float_tiled.cu.j2" if plan.tile else "ksplit_float.cu.j2"
         subject = f"{plan.format} x {plan.layout.activation}"
         kernel = float_kernel(plan, _header(plan, template, subject, float_facts(plan)))
     elif isinstance(plan, ArrangePlan):

@@ -1,9 +1,10 @@
-"""What the templates ksplit_float and arrange receive: the finished plan, regrouped in the order it is printed."""
+"""What the templates ksplit_float, ksplit_float_tiled and arrange receive: the plan, regrouped as it is printed."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from qgen.emit import ksplit
 from qgen.emit.ksplit import ByteUse
 from qgen.plan.arrange import ArrangePlan
 from qgen.plan.ksplit_float import PIECE_WORDS, FloatKsplitPlan
@@ -61,13 +62,14 @@ class Group:
 
 @dataclass(frozen=True)
 class FloatKernel:
-    """The `k` of ksplit_float.cu.j2."""
+    """The `k` of ksplit_float.cu.j2 and ksplit_float_tiled.cu.j2: of the latter the factors, of the former products."""
 
     header: tuple[str, ...]
     plan: FloatKsplitPlan
     rung_names: tuple[str, ...]
     scale_words: tuple[ScaleWord, ...]
     products: tuple[Product, ...]
+    factors: tuple[ksplit.Factor, ...]
     groups: tuple[Group, ...]
 
 
@@ -94,9 +96,12 @@ def float_facts(plan: FloatKsplitPlan) -> list[str]:
     """The header's lines about a plan, the contract in full."""
     c, last = plan.contract, plan.contract.slices // 2
     where = ", ".join(f"{p.bytes} in {p.name}" for p in plan.planes)
+    storage = "as in the file; rows NAME_stride bytes apart"
+    if plan.tile:
+        storage = "tiles of 16 rows and a block, as qgen.repack makes them, row tiles back to back"
     return [
         f"format      {plan.format}: {plan.block} elements in {plan.block_bytes} bytes ({where})",
-        f"storage     {plan.storage}: as in the file; rows NAME_stride bytes apart",
+        f"storage     {plan.storage}: {storage}",
         f"activation  {c.activation} in the layout {plan.layout.name}, from quantize_activation",
         f"traffic     every packed byte is requested once a column tile (read factor {plan.read_factor:.2f})",
         f"contract    {c.name}: x is rounded to {c.activation}; codes are exact in it. S of {c.group} weights that",
@@ -112,7 +117,7 @@ def float_facts(plan: FloatKsplitPlan) -> list[str]:
 
 def float_kernel(plan: FloatKsplitPlan, header: tuple[str, ...]) -> FloatKernel:
     """Regroup a plan for printing."""
-    products: dict[tuple[FloatScale, ...], Product] = {}
+    names: dict[tuple[FloatScale, ...], str] = {}
     groups = []
     seen: set[int] = set()
     for g in range(plan.layout.groups):
@@ -123,15 +128,13 @@ def float_kernel(plan: FloatKsplitPlan, header: tuple[str, ...]) -> FloatKernel:
         terms = []
         for term, scale, span in zip(plan.terms, plan.scale_words, plan.scale_spans, strict=True):
             floats = term.floats[g]
-            if floats and floats not in products:
-                products[floats] = Product(f"f{len(products)}", tuple(_factor(plan, f) for f in floats))
+            name = names.setdefault(floats, f"f{len(names)}") if floats else ""
             entry = g // span
             use = (
                 None
                 if scale is None
                 else ByteUse(scale.name, entry // 4, entry % 4, "signed" if scale.signed else "unsigned")
             )
-            name = products[floats].name if floats else ""
             terms.append(Term(negative=term.negative, product=name, scale=use, codes=term.codes))
         pieces = {word.piece for word in words}
         groups.append(Group(index=g, new_pieces=tuple(sorted(pieces - seen)), words=words, terms=tuple(terms)))
@@ -141,7 +144,14 @@ def float_kernel(plan: FloatKsplitPlan, header: tuple[str, ...]) -> FloatKernel:
         plan=plan,
         rung_names=tuple(f"T{rung.columns}R{rung.row_tiles}" for rung in plan.rungs),
         scale_words=tuple(dict.fromkeys(w for w in plan.scale_words if w is not None)),
-        products=tuple(products.values()),
+        products=tuple(
+            Product(name, tuple(_factor(plan, f) for f in floats))
+            for floats, name in (() if plan.tile else names.items())
+        ),
+        factors=tuple(
+            ksplit.Factor(name=name, reader=f"factor_{name}", block=0, floats=floats)
+            for floats, name in (names.items() if plan.tile else ())
+        ),
         groups=tuple(groups),
     )
 

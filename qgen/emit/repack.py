@@ -33,8 +33,9 @@ def repack_kernel(plan: RepackPlan, header: tuple[str, ...]) -> RepackKernel:
 def repack_facts(plan: RepackPlan) -> list[str]:
     """The header's lines about the two storages."""
     pieces = ", ".join(str(piece.bytes) for piece in plan.layout.pieces)
+    bytes = " and ".join(f"{plane.bytes} bytes in {plane.name}" for plane in plan.planes)
     return [
-        f"native      rows of blocks of {plan.layout.block_bytes} bytes, row_stride bytes apart, at any address",
+        f"native      rows of blocks of {bytes}, NAME_stride bytes apart, at any address",
         f"tiled       [row tile of {plan.tile_rows} rows][block]: pieces of {pieces} bytes of a block one after the",
         f"            other, of each piece the {plan.tile_rows} rows; rows that only fill up the last tile are zero",
         "",

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from qgen.errors import QgenError
 from qgen.plan.arrange import ArrangePlan, launch_arrange, plan_arrange
 from qgen.plan.float_contract import CLASSES, FloatContract, float_contract
+from qgen.plan.float_rungs import FloatRung
 from qgen.plan.ksplit import FragmentLayout, KsplitPlan, launch_ksplit, plan_ksplit
 from qgen.plan.ksplit_float import (
     FloatFragments,
     FloatKsplitPlan,
-    FloatRung,
     launch_ksplit_float,
     plan_ksplit_float,
 )
@@ -104,8 +104,8 @@ def plan_all(formats: dict[str, Format]) -> tuple[tuple[Plan, ...], dict[str, Qg
     """Every plan of `formats`, and for the formats without kernels the refusal that says why.
 
     A format has kernels for T = 1 and for a few tokens with the int8 activation its file names, where its layout allows
-    it a ladder for more, over both storages, a ladder from T = 1 up for each class of float activations, and repackers
-    where it has tiles.
+    it a ladder for more, over both storages, a ladder from T = 1 up for each class of float activations, over tiles too
+    where they suit it, and repackers where it has tiles.
     """
     plans: list[Plan] = []
     refused: dict[str, QgenError] = {}
@@ -140,3 +140,5 @@ def _float_plans(format: Format, refused: dict[str, QgenError]) -> Iterator[Plan
             refused.setdefault(format.name, refusal)
             continue
         yield from (plan_arrange(ladder), ladder)
+        with contextlib.suppress(QgenError):
+            yield plan_ksplit_float(format, activation, "tiled")

@@ -8,13 +8,13 @@ give the bits of the mat-vec.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import takewhile
 
 from qgen.archs import Arch
 from qgen.plan.lanes import Names, plan_lanes
 from qgen.plan.matvec import PIECE, Launch, contract, four, largest, summed_halves, table_words
-from qgen.plan.records import Contract, LaneConstant, LaneInt, Step, TermPlan, Words
+from qgen.plan.records import Contract, LaneConstant, Step, TermPlan, Words
 from qgen.plan.refuse import refuse
 from qgen.plan.rungs import (
     LADDER,
@@ -22,6 +22,7 @@ from qgen.plan.rungs import (
     SINGLE_SLICES,
     SPLIT,
     Rung,
+    launch_over_tiles,
     native_rung,
     single_rung,
     tiled_rungs,
@@ -29,7 +30,7 @@ from qgen.plan.rungs import (
 )
 from qgen.plan.scales import ScaleWord, plan_scale_word
 from qgen.plan.terms import code_field, code_offset, group_size, integer_activation, plan_terms, scale_fields
-from qgen.plan.tile import LANES, ROWS, TileLayout, TileNames, tile_layout
+from qgen.plan.tile import LANES, ROWS, TileLayout, TileNames, in_tile, plan_tile
 from qgen.spec import Field, Format
 
 BUNDLE = 128  # elements a warp takes at once, of neighbouring turns where blocks are shorter
@@ -176,7 +177,7 @@ def plan_ksplit(format: Format, storage: str = "native") -> KsplitPlan:
     group = group_size(format, codes, agreed.unit)
     names = Names(format, LANES)
     program = plan_lanes(format, codes, LANES, group, names, uniform=True)
-    tile = tile_layout(format, program) if storage == "tiled" else None
+    tile = plan_tile(format) if storage == "tiled" else None
     if tile:
         names = TileNames(format, LANES, tile)
         program = plan_lanes(format, codes, LANES, group, names, uniform=True)
@@ -191,8 +192,8 @@ def plan_ksplit(format: Format, storage: str = "native") -> KsplitPlan:
         _check_scales(format, codes, groups, scaled)
     numbers = tuple(int(v) for v in format.codebook(codes.table).numbers) if codes.table else ()
     terms = plan_terms(format, codes, program, agreed.unit, group, Names(format, LANES) if tile else names)
-    if tile:
-        terms = tuple(_in_tile(term, names) for term in terms)
+    if isinstance(names, TileNames):
+        terms = tuple(in_tile(term, names) for term in terms)
     words = tuple(plan_scale_word(format, fields[0], names) if fields else None for fields in scaled)
     bounds = program.group_words
     pairs = tuple(
@@ -291,14 +292,6 @@ def plan_ksplit(format: Format, storage: str = "native") -> KsplitPlan:
     )
 
 
-def _in_tile(term: TermPlan, names: Names) -> TermPlan:
-    """The term with its float factors where they lie in a tile."""
-    floats = tuple(
-        tuple(replace(f, at=names.at(LaneInt((int(f.at),) * LANES))) for f in factors) for factors in term.floats
-    )
-    return replace(term, floats=floats)
-
-
 def _check_scales(format: Format, codes: Field, groups: int, scaled: list[list[Field]]) -> None:
     """What the packed sums and scale words rely on. Raises QgenError where the format is otherwise."""
     for term, fields in zip(format.terms, scaled, strict=True):
@@ -329,19 +322,11 @@ def _check_scales(format: Format, codes: Field, groups: int, scaled: list[list[F
 def launch_ksplit(
     plan: KsplitPlan, rung: Rung, rows: int, tokens: int, multiprocessors: int, ctas_per_multiprocessor: int, arch: Arch
 ) -> tuple[Launch, int]:
-    """Launch numbers and the grid's y: column tiles of the rung's capacity; x is persistent over row tiles.
-
-    Where launches may begin early, and fewer CTAs are launched than there are places for, those over tiled storage ask
-    for so much of the shared memory of `arch` that no multiprocessor takes more than its share: they would pile up on
-    the first ones free.
-    """
+    """Launch numbers and the grid's y: column tiles of the rung's capacity; x is persistent over row tiles."""
+    if plan.tile:
+        return launch_over_tiles(rung, rows, tokens, multiprocessors, ctas_per_multiprocessor, arch)
     tiles = -(-rows // ROWS)
     columns = -(-tokens // rung.columns)
     # CTAs of neighbouring numbers lie on different multiprocessors: those with one tile more are spread over them.
     resident = max(1, multiprocessors * ctas_per_multiprocessor // columns)
-    grid = max(1, min(tiles, resident))
-    share = -(-grid * columns // multiprocessors)
-    alone = plan.tile is not None and arch.instructions.pdl and share < ctas_per_multiprocessor
-    # One CTA more than the share does not fit: each takes what it asks for and the driver's part.
-    shared = max(rung.shared_bytes, arch.shared_per_sm // (share + 1)) if alone else rung.shared_bytes
-    return Launch(grid=grid, block=32 * rung.warps, shared=shared), columns
+    return Launch(grid=max(1, min(tiles, resident)), block=32 * rung.warps, shared=rung.shared_bytes), columns

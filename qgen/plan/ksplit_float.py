@@ -1,4 +1,4 @@
-"""Plans of the family `ksplit_mma` with f16 or bf16 activations: op mul_mat, from T = 1 up, native storage.
+"""Plans of the family `ksplit_mma` with f16 or bf16 activations: op mul_mat, from T = 1 up, native and tiled storage.
 
 A CTA owns 16 output rows, or 32, and up to 8 * `column_tiles` tokens; its warps split K. Each warp decodes the blocks
 it owns in registers: a code word, four codes of a thread and row, becomes the two registers of A of one m16n8k16, and x
@@ -10,23 +10,21 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-from qgen.plan.float_contract import SLICES, FloatContract, float_contract, group_of
-from qgen.plan.lanes import plan_lanes
+from qgen.archs import Arch
+from qgen.plan.float_contract import FloatContract, float_contract, group_of
+from qgen.plan.float_rungs import LADDER, SHARED_LIMIT, TILED_LADDER, FloatRung, native_float_rung, tiled_float_rung
+from qgen.plan.lanes import Names, plan_lanes
 from qgen.plan.matvec import PIECE, Launch, four, table_words
 from qgen.plan.planes import Origin, PlaneNames, StagedPlane, as_blocks
 from qgen.plan.records import LaneConstant, Step, TermPlan, Words
 from qgen.plan.refuse import refuse
+from qgen.plan.rungs import launch_over_tiles
 from qgen.plan.scales import ScaleWord, plan_scale_word
 from qgen.plan.terms import code_field, code_offset, plan_terms, scale_fields
-from qgen.plan.tile import LANES
+from qgen.plan.tile import LANES, TileLayout, TileNames, in_tile, plan_tile
 from qgen.spec import Field, Format
 
 PIECE_WORDS = 2  # code words whose activations a thread loads at once: 16 bytes
-WARPS = SLICES  # a slice each
-STAGE_ELEMENTS = 2048  # of a row: what is done about a stage is spread over so many
-STAGE_LIMIT = 40 * 1024  # bytes of a stage: two of them and two CTAs fit every architecture since sm_80
-SHARED_LIMIT = 99 * 1024  # what sm_86, sm_89 and sm_120 give a CTA
-LADDER = ((8, 1), (16, 1), (32, 1), (8, 2), (16, 2), (32, 2))  # columns and row tiles of the instances there can be
 
 
 @dataclass(frozen=True)
@@ -67,39 +65,6 @@ class FloatFragments:
 
 
 @dataclass(frozen=True)
-class PlaneStage:
-    """How one plane is staged: 16-byte pieces and bytes of a row's slot, and where the plane's slots begin."""
-
-    pieces: int
-    slot_bytes: int
-    at: int
-
-
-@dataclass(frozen=True)
-class FloatRung:
-    """One compiled instance: its column capacity and launch shape."""
-
-    name: str
-    activation: str
-    columns: int
-    column_tiles: int
-    row_tiles: int
-    warps: int
-    stage_blocks: int  # blocks of a stage, all warps
-    warp_blocks: int  # of which each warp takes this many, one after the other
-    stages: int
-    planes: tuple[PlaneStage, ...]
-    stage_bytes: int
-    shared_bytes: int
-    min_ctas: int
-
-    @property
-    def rows(self) -> int:
-        """Output rows of a CTA's tile."""
-        return 16 * self.row_tiles
-
-
-@dataclass(frozen=True)
 class Convert:
     """How four stored integers, one a byte, become numbers of the class; every step is exact.
 
@@ -124,16 +89,17 @@ class FloatKsplitPlan:
     file: str
     contract: FloatContract
     layout: FloatFragments
+    tile: TileLayout | None  # of tiled storage
     block: int
     block_bytes: int
-    planes: tuple[StagedPlane, ...]
+    planes: tuple[StagedPlane, ...]  # tiles are one
     alignment: int
     loads: tuple[Words, ...]
     steps: tuple[Step, ...]
     word_count: int
     code_words: int
     lane_constants: tuple[LaneConstant, ...]
-    origins: tuple[Origin, ...]
+    origins: tuple[Origin, ...] | tuple[LaneConstant, ...]  # of a thread's addresses, in planes or in a tile
     group_words: tuple[int, ...]  # first code word of each group, and the end
     convert: Convert
     terms: tuple[TermPlan, ...]
@@ -146,26 +112,29 @@ class FloatKsplitPlan:
     @property
     def requires(self) -> tuple[str, ...]:
         """Instructions (fields of qgen.archs.Instructions) its text cannot do without."""
-        return (f"mma_m16n8k16_{self.contract.activation}",)
+        mma = f"mma_m16n8k16_{self.contract.activation}"
+        return (mma, "cp_async") if self.tile else (mma,)
 
     def workspace_bytes(self, blocks: int, tokens: int) -> int:
         """Bytes of arranged activation for `tokens` tokens of `blocks` weight blocks."""
         return self.layout.bytes(blocks, tokens)
 
 
-def plan_ksplit_float(format: Format, activation: str) -> FloatKsplitPlan:
+def plan_ksplit_float(format: Format, activation: str, storage: str = "native") -> FloatKsplitPlan:
     """The ksplit_mma plan of `format` for activation class "f16" or "bf16", with every instance that fits.
 
+    storage: "native" or "tiled"; the contract and the order of x are the same
     Raises QgenError (stage "plan") with the reason if there is none.
     """
     agreed = float_contract(format, activation)
     flat, planes = as_blocks(format)
     codes = code_field(flat)
     group = group_of(flat, codes)
-    names = PlaneNames(flat, LANES, planes)
+    tile = plan_tile(format) if storage == "tiled" else None
+    names = TileNames(flat, LANES, tile) if tile else PlaneNames(flat, LANES, planes)
     program = plan_lanes(flat, codes, LANES, group, names, uniform=True)
     scaled = [scale_fields(flat, term, codes) for term in flat.terms]
-    terms = plan_terms(flat, codes, program, group, group, names)
+    terms = plan_terms(flat, codes, program, group, group, Names(flat, LANES) if tile else names)
     words = tuple(plan_scale_word(flat, fields[0], names) if fields else None for fields in scaled)
     table = tuple(int(v) for v in flat.codebook(codes.table).numbers) if codes.table else ()
     convert, stored = _convert(format, codes, activation, table)
@@ -186,7 +155,15 @@ def plan_ksplit_float(format: Format, activation: str) -> FloatKsplitPlan:
     # Integer scales take registers: 16 columns would spill with two CTAs a multiprocessor, 32 where there are many.
     paired = 8 if any(scaled) else 16
     widest = 16 if any(scaled) and layout.groups > 8 else 32
-    legal = (_rung(planes, format.block, agreed, stem, columns, tiles, run, paired) for columns, tiles in LADDER)
+    origins: tuple[Origin, ...] | tuple[LaneConstant, ...]
+    if isinstance(names, TileNames):
+        terms = tuple(in_tile(term, names) for term in terms)
+        loads, origins = program.loads, tuple(names.origins.values())
+        planes = (StagedPlane("weight", format.bytes, PIECE, 0),)
+        legal = [tiled_float_rung(names.tile, format.block, agreed, stem, n, paired) for n in TILED_LADDER]
+    else:
+        loads, origins = tuple(map(names.widened, program.loads)), tuple(names.by_plane.values())
+        legal = [native_float_rung(planes, format.block, agreed, stem, n, m, run, paired) for n, m in LADDER]
     rungs = tuple(rung for rung in legal if rung.shared_bytes <= SHARED_LIMIT and rung.columns <= widest)
     if not {(8, 1), (16, 1)} <= {(rung.columns, rung.row_tiles) for rung in rungs}:
         refuse(
@@ -198,20 +175,21 @@ def plan_ksplit_float(format: Format, activation: str) -> FloatKsplitPlan:
         family="ksplit_mma",
         op="mul_mat",
         format=format.name,
-        storage="native",
-        file=f"{stem}__ksplit_mma_native",
+        storage=storage,
+        file=f"{stem}__ksplit_mma_{storage}",
         contract=agreed,
         layout=layout,
+        tile=tile,
         block=format.block,
         block_bytes=format.bytes,
         planes=planes,
         alignment=max(plane.alignment for plane in planes),
-        loads=tuple(names.widened(load) for load in program.loads),
+        loads=loads,
         steps=program.steps,
         word_count=program.word_count,
         code_words=len(program.code_words),
         lane_constants=tuple(names.constants.values()),
-        origins=tuple(names.by_plane.values()),
+        origins=origins,
         group_words=program.group_words,
         convert=convert,
         terms=terms,
@@ -269,59 +247,21 @@ def _convert(format: Format, codes: Field, activation: str, table: tuple[int, ..
     return Convert(flip, apart, steps), table
 
 
-# ---- planes and launch shapes -----------------------------------------------------------------------------------
-
-
-def _rung(
-    planes: tuple[StagedPlane, ...],
-    block: int,
-    agreed: FloatContract,
-    stem: str,
-    columns: int,
-    row_tiles: int,
-    run: int,
-    paired: int,
-) -> FloatRung:
-    """run: words of the longest load; paired: columns up to which two CTAs share a multiprocessor's registers."""
-    tiles, rows = columns // 8, 16 * row_tiles
-    block_bytes = sum(plane.bytes for plane in planes)
-    warp_blocks = max(1, STAGE_ELEMENTS // (WARPS * block))
-    while warp_blocks > 1 and rows * WARPS * warp_blocks * block_bytes > STAGE_LIMIT:
-        warp_blocks //= 2
-    staged, at = [], 0
-    for plane in planes:
-        step_bytes = WARPS * warp_blocks * plane.bytes
-        ragged = 0 if step_bytes % PIECE == 0 and plane.alignment == PIECE else PIECE - plane.alignment
-        pieces = -(-(step_bytes + ragged) // PIECE)
-        # Rows lie so that the eight rows of a fragment fall into different banks.
-        slot = pieces * PIECE
-        slot += (min(64, 16 * run) - slot) % 128
-        staged.append(PlaneStage(pieces=pieces, slot_bytes=slot, at=at))
-        at += rows * slot
-    stages = 4
-    while stages > 2 and (stages - 1) * at > STAGE_LIMIT:
-        stages -= 1
-    return FloatRung(
-        name=f"{stem}_t{columns}__ksplit_mma_native_r{row_tiles}w{WARPS}",
-        activation=agreed.activation,
-        columns=columns,
-        column_tiles=tiles,
-        row_tiles=row_tiles,
-        warps=WARPS,
-        stage_blocks=WARPS * warp_blocks,
-        warp_blocks=warp_blocks,
-        stages=stages,
-        planes=tuple(staged),
-        stage_bytes=at,
-        shared_bytes=stages * at + WARPS * columns * (rows + 4) * 4 + PIECE,
-        min_ctas=2 if row_tiles == 1 and columns <= paired else 1,
-    )  # the last word of a block may look 4 bytes ahead
+# ---- launch shapes -----------------------------------------------------------------------------------------------
 
 
 def launch_ksplit_float(
-    rung: FloatRung, rows: int, tokens: int, multiprocessors: int, ctas_per_multiprocessor: int
+    plan: FloatKsplitPlan,
+    rung: FloatRung,
+    rows: int,
+    tokens: int,
+    multiprocessors: int,
+    ctas_per_multiprocessor: int,
+    arch: Arch,
 ) -> tuple[Launch, int]:
     """Launch numbers and the grid's y: column tiles of the rung's capacity; x is persistent over row tiles."""
+    if plan.tile:
+        return launch_over_tiles(rung, rows, tokens, multiprocessors, ctas_per_multiprocessor, arch)
     tiles = -(-rows // rung.rows)
     columns = -(-tokens // rung.columns)
     resident = max(1, multiprocessors * ctas_per_multiprocessor // columns)

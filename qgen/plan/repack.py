@@ -1,8 +1,12 @@
-"""Plans of op repack: the blocks of a weight from native storage to tiles (see qgen.plan.tile), and back."""
+"""Plans of op repack: the blocks of a weight from native storage to tiles (see qgen.plan.tile), and back.
+
+Blocks are counted as they lie in memory: of formats stored in planes, those that fill up a row are among them.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate
 
 from qgen.plan.matvec import Launch
 from qgen.plan.tile import ROWS, TileLayout, plan_tile
@@ -23,6 +27,15 @@ class Place:
 
 
 @dataclass(frozen=True)
+class NativePlane:
+    """One region of native storage: its name in the kernels' text, bytes of a block, and the first of its `places`."""
+
+    name: str
+    bytes: int
+    first: int
+
+
+@dataclass(frozen=True)
 class RepackPlan:
     """Two kernels in one file: rows of native blocks to tiles, and tiles to rows of native blocks."""
 
@@ -34,7 +47,8 @@ class RepackPlan:
     to_native: str
     layout: TileLayout
     block: int  # columns of a block
-    places: tuple[Place, ...]  # of every byte of a block, in native order
+    planes: tuple[NativePlane, ...]  # one of formats stored in blocks
+    places: tuple[Place, ...]  # of every byte of a block, in native order, planes one after the other
     tile_rows: int
     span: int  # blocks of a row that a CTA moves at once
     shared_bytes: int
@@ -57,12 +71,21 @@ def plan_repack(format: Format) -> RepackPlan:
         to_native=f"{name}_to_native__row_tile",
         layout=layout,
         block=format.block,
+        planes=_planes(format),
         places=tuple(Place(first, layout.at(1, byte) - first) for byte, first in enumerate(firsts)),
         tile_rows=ROWS,
         span=span,
         shared_bytes=span * layout.tile_bytes,
         warps=WARPS,
         min_ctas=MIN_CTAS,
+    )
+
+
+def _planes(format: Format) -> tuple[NativePlane, ...]:
+    names = [f"native_{plane.name}" for plane in format.planes] if format.split else ["native"]
+    firsts = accumulate((plane.bytes for plane in format.planes), initial=0)
+    return tuple(
+        NativePlane(name, plane.bytes, first) for name, plane, first in zip(names, format.planes, firsts, strict=False)
     )
 
 

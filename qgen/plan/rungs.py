@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
-from qgen.plan.matvec import PIECE
+from qgen.archs import Arch
+from qgen.plan.matvec import PIECE, Launch
 from qgen.plan.records import Contract
 from qgen.plan.tile import ROWS
 from qgen.spec import Format
@@ -192,3 +194,39 @@ def token_rung(format: Format, agreed: Contract, stem: str) -> Rung:
         shared_bytes=barriers + 16 * stages + 16,
         min_ctas=4,
     )
+
+
+class Shape(Protocol):
+    """What of a rung decides a launch."""
+
+    @property
+    def columns(self) -> int:
+        """Its column capacity."""
+
+    @property
+    def warps(self) -> int:
+        """Of a CTA."""
+
+    @property
+    def shared_bytes(self) -> int:
+        """Of a CTA."""
+
+
+def launch_over_tiles(
+    rung: Shape, rows: int, tokens: int, multiprocessors: int, ctas_per_multiprocessor: int, arch: Arch
+) -> tuple[Launch, int]:
+    """Launch numbers and the grid's y over tiled storage; x is persistent over row tiles.
+
+    Where launches may begin early, and fewer CTAs are launched than there are places for, they ask for so much of the
+    shared memory of `arch` that no multiprocessor takes more than its share: they would pile up on the first ones free.
+    """
+    tiles = -(-rows // ROWS)
+    columns = -(-tokens // rung.columns)
+    # CTAs of neighbouring numbers lie on different multiprocessors: those with one tile more are spread over them.
+    resident = max(1, multiprocessors * ctas_per_multiprocessor // columns)
+    grid = max(1, min(tiles, resident))
+    share = -(-grid * columns // multiprocessors)
+    alone = arch.instructions.pdl and share < ctas_per_multiprocessor
+    # One CTA more than the share does not fit: each takes what it asks for and the driver's part.
+    shared = max(rung.shared_bytes, arch.shared_per_sm // (share + 1)) if alone else rung.shared_bytes
+    return Launch(grid=grid, block=32 * rung.warps, shared=shared), columns

@@ -2,23 +2,26 @@
 
 A tile holds one block of ROWS neighbouring rows: `pieces` one after the other, of each piece the sixteen rows one
 after the other. A piece is a fixed list of the block's bytes, so that a tile has the bytes of the blocks in another
-order. Tiles lie as [row tile][block]; the last row tile is filled up with zero rows.
+order. Tiles lie as [row tile][block]; the last row tile is filled up with zero rows. Of a format stored in planes, a
+block's bytes are those of its planes, one after the other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import gcd
 
 from qgen import layout
+from qgen.plan.float_contract import group_of
 from qgen.plan.lanes import LaneProgram, Names, plan_lanes
 from qgen.plan.matvec import contract
-from qgen.plan.records import LaneConstant, LaneInt
+from qgen.plan.planes import StagedPlane, as_blocks
+from qgen.plan.records import LaneConstant, LaneInt, TermPlan
 from qgen.plan.refuse import refuse
 from qgen.plan.terms import FLOAT_READERS, code_field, group_size, scale_fields
-from qgen.spec import Field, Format
+from qgen.spec import Field, Format, load_activation
 
 ROWS = 16  # of a tile: those of a tensor-core fragment
 LANES = 4  # threads that share a row of a fragment
@@ -44,6 +47,8 @@ class TileLayout:
 
     format: str
     block_bytes: int
+    row_blocks: int  # a row is filled up to whole multiples of so many blocks
+    planes: tuple[StagedPlane, ...]  # where planners count the bytes of a block from; one of formats stored in blocks
     pieces: tuple[Piece, ...]
 
     @property
@@ -57,8 +62,17 @@ class TileLayout:
         return ROWS * self.block_bytes
 
     def bytes(self, rows: int, blocks: int) -> int:
-        """Bytes of a tensor of `rows` rows of `blocks` blocks."""
-        return -(-rows // ROWS) * blocks * self.tile_bytes
+        """Bytes of a tensor of `rows` rows of `blocks` blocks, which are filled up."""
+        return -(-rows // ROWS) * (-(-blocks // self.row_blocks) * self.row_blocks) * self.tile_bytes
+
+    def byte(self, address: int) -> int:
+        """The byte of a block at a planner's address, see qgen.plan.planes."""
+        before = 0
+        for plane in self.planes:
+            if plane.first <= address < plane.first + plane.bytes:
+                return before + address - plane.first
+            before += plane.bytes
+        raise IndexError(f"address {address} of a block of {self.block_bytes} bytes")
 
     def at(self, row: int, byte: int) -> int:
         """Where byte `byte` of the block of row `row` of a tile lies, counted from the tile's start."""
@@ -105,31 +119,40 @@ class TileNames(Names):
         return a == b and behind == tuple(p + 4 for p in at)
 
     def _places(self, offsets: tuple[int, ...]) -> tuple[Piece, tuple[int, ...]]:
-        found = self.tile.piece(offsets)
+        found = self.tile.piece(tuple(map(self.tile.byte, offsets)))
         if found is None:
             refuse(self.format, f"bytes {offsets} by thread lie in several pieces of a tile", "bytes in one piece")
         return found
 
 
-def tile_layout(format: Format, program: LaneProgram) -> TileLayout:
+def in_tile(term: TermPlan, names: TileNames) -> TermPlan:
+    """The term with its float factors where they lie in a tile."""
+    floats = tuple(
+        tuple(replace(f, at=names.at(LaneInt((int(f.at),) * LANES))) for f in factors) for factors in term.floats
+    )
+    return replace(term, floats=floats)
+
+
+def tile_layout(format: Format, row_blocks: int, planes: tuple[StagedPlane, ...], program: LaneProgram) -> TileLayout:
     """The tile that suits a fragment program: words that one thread alone reads lie so that it reads four at once.
 
-    program: of four threads a block, as of plan_ksplit.
+    format, planes: of as_blocks; program: of four threads a block, as of plan_ksplit.
     """
+    every = [plane.first + i for plane in planes for i in range(plane.bytes)]
     words = [tuple(o + 4 * i for o in load.offsets) for load in program.loads for i in range(load.count)]
     taken: dict[int, int] = {}
     for word in words:
         for byte in {o + i for o in word for i in range(4)}:
             taken[byte] = taken.get(byte, 0) + 1
     own = [w for w in words if len(set(w)) == len(w) and all(taken[o + i] == 1 for o in w for i in range(4))]
-    # Overlapping words of different threads are no one's own.
-    own = [w for w in own if len({o + i for o in w for i in range(4)}) == 4 * len(w)]
+    # Overlapping words of different threads are no one's own, nor are words that reach past the end of a plane.
+    own = [w for w in own if len({o + i for o in w for i in range(4)}.intersection(every)) == 4 * len(w)]
     lists: list[tuple[int, ...]] = []
     while own:
         count = next(n for n in (4, 2, 1) if n <= len(own))
         quad, own = own[:count], own[count:]
         lists.append(tuple(w[t] + i for t in range(len(quad[0])) for w in quad for i in range(4)))
-    rest = sorted(set(range(format.bytes)) - {b for sources in lists for b in sources})
+    rest = sorted(set(every).difference(*lists))
     for run in _runs(rest):
         lists += [tuple(range(a, b)) for a, b in _split(format, *run)]
     # Integer scales come first: a word at any byte is read as two, of which the second may lie past their piece.
@@ -137,9 +160,11 @@ def tile_layout(format: Format, program: LaneProgram) -> TileLayout:
     pieces = []
     start = 0
     for sources in sorted(lists, key=lambda sources: (scales.isdisjoint(sources), -len(sources))):
-        pieces.append(Piece(start=start, sources=sources))
+        pieces.append(Piece(start=start, sources=tuple(map(every.index, sources))))
         start += len(sources)
-    return TileLayout(format=format.name, block_bytes=format.bytes, pieces=tuple(pieces))
+    return TileLayout(
+        format=format.name, block_bytes=len(every), row_blocks=row_blocks, planes=planes, pieces=tuple(pieces)
+    )
 
 
 def _bytes_of(fields: Iterable[Field]) -> set[int]:
@@ -175,9 +200,18 @@ def _alignment(bytes: int) -> int:
 
 
 def plan_tile(format: Format) -> TileLayout:
-    """The tiled storage of a format. Raises QgenError (stage "plan") with the reason for formats without one."""
-    if format.split or format.row_bytes or format.tensor_bytes:
-        refuse(format, "planes, row or tensor bytes", "blocks in one plane, without row or tensor metadata")
-    codes = code_field(format)
-    group = group_size(format, codes, contract(format).unit)
-    return tile_layout(format, plan_lanes(format, codes, LANES, group, Names(format, LANES), uniform=True))
+    """The tiled storage of a format. Raises QgenError (stage "plan") with the reason for formats without one.
+
+    It suits the kernels with int8 activations; those with f16 and bf16 read the same tiles, and of formats that take no
+    int8 activation the tiles are theirs.
+    """
+    flat, planes = as_blocks(format)
+    codes = code_field(flat)
+    if format.activation is not None and load_activation(format.activation).kind == "float":
+        group = group_of(flat, codes)
+    else:
+        group = group_size(flat, codes, contract(flat).unit)
+    row_blocks = format.k_pad // format.block
+    return tile_layout(
+        flat, row_blocks, planes, plan_lanes(flat, codes, LANES, group, Names(flat, LANES), uniform=True)
+    )

@@ -125,6 +125,11 @@ class Bound(ABC):
             room.allow_shared(self._matmul, shared)
             return room.occupancy(self._matmul, threads=threads, shared=shared, device=self.device)
 
+    def _allow(self, shared: int) -> None:
+        """Launches of the matmul may ask for so much shared memory."""
+        with room.cupy_module().cuda.Device(self.device):
+            room.allow_shared(self._matmul, shared)
+
     def _allocate(self, out: Any, workspace: Any, shape: tuple[int, ...], nbytes: int) -> tuple[Any, Any]:
         cupy = room.cupy_module()
         if not cupy.cuda.get_current_stream().is_capturing():
@@ -228,19 +233,14 @@ class Ladder(Bound):
         """weight: with its bytes on `device`. Raises QgenError when no kernel takes it there."""
         self.tiled = weight.storage == "tiled"
         self._plan, self._quantize_plan = ladder_plans(weight.format, weight.storage)
-        if rung not in self._plan.rungs:
-            found = f"{rung.name} for {weight.storage} storage"
-            allowed = ", ".join(known.name for known in self._plan.rungs)
-            raise refusal("instance", found, allowed, "leave it out: the dispatch picks one")
+        _check_rung(weight, rung, self._plan.rungs)
         super().__init__(weight, device, self._plan.alignment)
         self.instance: plan.Rung = rung
         self._arch = room.arch_of_device(device)
         quantize = self._quantize_plan
         self._fit = self._load(quantize, quantize.name, self._plan, 32 * rung.warps, rung.shared_bytes)
         if self.tiled and self._fit[1] > 1:
-            fewest, _ = plan.launch_ksplit(self._plan, rung, 1, 1, *self._fit, self._arch)
-            with room.cupy_module().cuda.Device(device):
-                room.allow_shared(self._matmul, fewest.shared)
+            self._allow(plan.launch_ksplit(self._plan, rung, 1, 1, *self._fit, self._arch)[0].shared)
 
     def workspace_for(self, tokens: int) -> int:
         """Bytes of scratch memory of a call with this many tokens: they grow with every eight."""
@@ -275,12 +275,17 @@ class FloatLadder(Bound):
 
     def __init__(self, weight: Weight, device: int, rung: plan.FloatRung) -> None:
         """weight: with its bytes on `device`. Raises QgenError when no kernel takes it there."""
-        self._plan, self._arrange_plan = float_plans(weight.format, rung.activation)
+        self.tiled = weight.storage == "tiled"
+        self._plan, self._arrange_plan = float_plans(weight.format, rung.activation, weight.storage)
+        _check_rung(weight, rung, self._plan.rungs)
         super().__init__(weight, device, self._plan.alignment)
         self.instance: plan.FloatRung = rung
+        self._arch = room.arch_of_device(device)
         self.x_dtypes = x_dtypes(rung.activation)
         arrange = self._arrange_plan
         self._fit = self._load(arrange, arrange.name, self._plan, 32 * rung.warps, rung.shared_bytes)
+        if self.tiled and self._fit[1] > 1:
+            self._allow(plan.launch_ksplit_float(self._plan, rung, 1, 1, *self._fit, self._arch)[0].shared)
 
     def workspace_for(self, tokens: int) -> int:
         """Bytes of scratch memory of a call with this many tokens: they grow with every eight."""
@@ -296,7 +301,9 @@ class FloatLadder(Bound):
             (x, np.int64(operands.row_stride(x)), size, self._blocks, count, workspace),
             first.shared,
         )
-        second, y = plan.launch_ksplit_float(self.instance, self.weight.rows, tokens, *self._fit)
+        second, y = plan.launch_ksplit_float(
+            self._plan, self.instance, self.weight.rows, tokens, *self._fit, self._arch
+        )
         multiply: Launch = (
             (second.grid, y),
             (second.block,),
@@ -304,6 +311,14 @@ class FloatLadder(Bound):
             second.shared,
         )
         return arrange, multiply
+
+
+def _check_rung(weight: Weight, rung: plan.Rung | plan.FloatRung, known: Sequence[plan.Rung | plan.FloatRung]) -> None:
+    """That a rung is one over the weight's storage. Raises QgenError."""
+    if rung not in known:
+        found = f"{rung.name} for {weight.storage} storage"
+        allowed = ", ".join(other.name for other in known)
+        raise refusal("instance", found, allowed, "leave it out: the dispatch picks one")
 
 
 def x_dtypes(activation: str) -> tuple[str, ...]:
@@ -333,9 +348,9 @@ def ladder_plans(format: Format, storage: str) -> tuple[plan.KsplitPlan, plan.Fr
 
 
 @cache
-def float_plans(format: Format, activation: str) -> tuple[plan.FloatKsplitPlan, plan.ArrangePlan]:
+def float_plans(format: Format, activation: str, storage: str) -> tuple[plan.FloatKsplitPlan, plan.ArrangePlan]:
     """What runs an activation class. Raises QgenError for a format without such kernels."""
-    ladder = plan.plan_ksplit_float(format, activation)
+    ladder = plan.plan_ksplit_float(format, activation, storage)
     return ladder, plan.plan_arrange(ladder)
 
 

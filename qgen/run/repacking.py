@@ -60,17 +60,22 @@ def repack(
         if not weight.rows:
             return replace(made, data=cupy.empty(0, dtype=np.uint8))
         arch = room.arch_of_device(device).name
-        kernel = _Kernel(made, routed_repack(weight.format, weight.storage, weight.rows, weight.columns, arch), device)
+        entry = routed_repack(weight.format, weight.storage, weight.rows, weight.columns, arch)
+        kernel = _Kernel(weight, made, entry, device)
         target = cupy.empty(made.nbytes, dtype=np.uint8)
         if not weight.on_host:
-            kernel.launch(data.reshape(-1), weight.row_stride_bytes, target, 0, -(-weight.rows // plan.TILE_ROWS))
+            row_tiles = -(-weight.rows // plan.TILE_ROWS)
+            kernel.launch([data.reshape(-1)[part] for part in _parts(weight, 0, row_tiles)], target, 0, row_tiles)
         else:
-            parts = [(first, count, _bytes_of(weight, first, count)) for first, count in chunks(weight, chunk_bytes)]
-            staging = cupy.empty(max(part.stop - part.start for *_, part in parts), dtype=np.uint8)
-            for first, count, part in parts:
-                chunk = staging[: part.stop - part.start]
-                chunk.set(np.asarray(data[part]), stream=stream)
-                kernel.launch(chunk, weight.row_stride_bytes, target, first, count)
+            pieces = [(first, count, _parts(weight, first, count)) for first, count in chunks(weight, chunk_bytes)]
+            staging = cupy.empty(max(_end(parts) for *_, parts in pieces), dtype=np.uint8)
+            for first, count, parts in pieces:
+                staged = []
+                for number, part in enumerate(parts):
+                    begin = _end(parts[:number])
+                    staged.append(staging[begin : begin + part.stop - part.start])
+                    staged[-1].set(np.asarray(data[part]), stream=stream)
+                kernel.launch(staged, target, first, count)
                 stream.synchronize()  # the next chunk goes where this one is read
         # Other streams may use the result from now on; none of them would wait for what fills it.
         stream.synchronize()
@@ -80,35 +85,47 @@ def repack(
 class _Kernel:
     """One of a format's two repackers, loaded."""
 
-    def __init__(self, made: Weight, entry: str, device: int) -> None:
-        """made: the weight that it makes."""
+    def __init__(self, weight: Weight, made: Weight, entry: str, device: int) -> None:
+        """weight: what it reads; made: what it makes."""
         self._made, self._entry = made, entry
+        self._strides = [np.int64(span.row_stride) for span in (weight if made.storage == "tiled" else made).planes]
         self._plan = _repack_plan(made.format)
         self._function = load_kernel(self._plan, entry, device)
         room.allow_shared(self._function, self._plan.shared_bytes)
 
-    def launch(self, source: Any, source_stride: int, target: Any, first: int, count: int) -> None:
-        """Row tiles first .. first + count - 1, which begin where `source` does, to their place in `target`."""
+    def launch(self, sources: list[Any], target: Any, first: int, count: int) -> None:
+        """Row tiles first .. first + count - 1 to their place in `target`.
+
+        sources: where those rows begin, plane by plane; or those tiles
+        """
         made = self._made
-        blocks = made.columns // made.format.block
-        sizes = (np.int32(made.rows), np.int32(blocks), np.int32(first), np.int32(count))
-        args = (
-            (source, np.int64(source_stride), *sizes, target)
-            if made.storage == "tiled"
-            else (source, *sizes, target, np.int64(made.row_stride_bytes))
-        )
-        launch, grid_y = plan.launch_repack(self._plan, blocks, count)
+        sizes = (np.int32(made.rows), np.int32(made.row_blocks), np.int32(first), np.int32(count))
+        planes = sources if made.storage == "tiled" else [target[span.offset :] for span in made.planes]
+        native = [argument for pair in zip(planes, self._strides, strict=True) for argument in pair]
+        args = (*native, *sizes, target) if made.storage == "tiled" else (*sources, *sizes, *native)
+        launch, grid_y = plan.launch_repack(self._plan, made.row_blocks, count)
         self._function((launch.grid, grid_y), (launch.block,), args, launch.shared)
         trace.ran(self._entry)
 
 
-def _bytes_of(weight: Weight, first: int, count: int) -> slice:
-    """Where row tiles first .. first + count - 1 lie in the weight's data."""
-    begin = plan.TILE_ROWS * first
+def _parts(weight: Weight, first: int, count: int) -> list[slice]:
+    """Where row tiles first .. first + count - 1 lie in the weight's data: plane by plane, or the tiles."""
+    begin, end = plan.TILE_ROWS * first, plan.TILE_ROWS * (first + count)
     if weight.storage == "tiled":
-        return slice(begin * weight.row_bytes, (begin + plan.TILE_ROWS * count) * weight.row_bytes)
-    last = min(begin + plan.TILE_ROWS * count, weight.rows) - 1
-    return slice(begin * weight.row_stride_bytes, last * weight.row_stride_bytes + weight.row_bytes)
+        return [slice(begin * weight.row_bytes, end * weight.row_bytes)]
+    last = min(end, weight.rows) - 1
+    return [
+        slice(
+            span.offset + begin * span.row_stride,
+            span.offset + last * span.row_stride + weight.row_blocks * span.block_bytes,
+        )
+        for span in weight.planes
+    ]
+
+
+def _end(parts: list[slice]) -> int:
+    """Where the bytes of `parts` end, one after the other."""
+    return sum(part.stop - part.start for part in parts)
 
 
 @cache

@@ -12,6 +12,7 @@ from batch_checks import ORDERS
 from float_cases import Operands, cases, narrowed, operands, special_operands, workspace
 from judging import F32, GUARD, POISON, U8, Order, Wrong, poisoned, same
 from ksplit_cases import DISTINCT, INF_ROW, INF_X, NAN_ROW, NAN_X, ROWS, Case, numbers
+from ksplit_checks import SM_90
 
 from qgen import contract_float, emulate
 from qgen.emit import emit
@@ -34,27 +35,16 @@ class Float:
             activation = workspace(self.plan.layout, given.x[numbers(case.tokens)])
         stride = case.rows + case.y_pad
         memory = np.full((case.tokens - 1) * stride + case.rows + 2 * GUARD, POISON)
-        weights: list[Buffer | int] = []
-        for plane, part in zip(self.plan.planes, given.planes.values(), strict=True):
-            pad = plane.alignment * case.pad
-            lines = part[: case.rows].reshape(case.rows, -1)
-            # Rows of a plane begin aligned whatever K is: k_pad columns fill them up.
-            pad += -lines.shape[1] % plane.alignment
-            laid = np.full((case.rows, lines.shape[1] + pad), 0xA5, dtype=np.uint8)
-            laid[:, : lines.shape[1]] = lines
-            offset = plane.alignment * case.offset % 16
-            weights += [
-                Buffer(plane.name, laid.reshape(-1)[: laid.size - pad], offset_bytes=offset, constant=True),
-                lines.shape[1] + pad,
-            ]
-        shape, grid_y = launch_ksplit_float(self.rung, case.rows, case.tokens, case.multiprocessors, 1)
+        shape, grid_y = launch_ksplit_float(
+            self.plan, self.rung, case.rows, case.tokens, case.multiprocessors, 1, SM_90
+        )
         report = self.program.launch(
             self.rung.name,
             grid=(shape.grid, grid_y, 1),
             block=shape.block,
             shared=shape.shared,
             args=[
-                *weights, case.rows, given.blocks, case.tokens,
+                *self.weight(given, case), case.rows, given.blocks, case.tokens,
                 Buffer("activation", activation, offset_bytes=16),
                 Buffer("y", memory[GUARD:-GUARD], offset_bytes=4, writable=True), stride,
             ],
@@ -70,6 +60,32 @@ class Float:
             raise Wrong("writes outside y", str(case))
         return np.ascontiguousarray(table[:, : case.rows]), report, grid_y
 
+    def cases(self) -> list[Case]:
+        """Every shape worth a run."""
+        return cases(self.plan, self.rung)
+
+    def weight(self, given: Operands, case: Case) -> list[Buffer | int]:
+        """The kernel's first arguments."""
+        weights: list[Buffer | int] = []
+        for plane, part in zip(self.plan.planes, given.planes.values(), strict=True):
+            pad = plane.alignment * case.pad
+            lines = part[: case.rows].reshape(case.rows, -1)
+            # Rows of a plane begin aligned whatever K is: k_pad columns fill them up.
+            pad += -lines.shape[1] % plane.alignment
+            laid = np.full((case.rows, lines.shape[1] + pad), 0xA5, dtype=np.uint8)
+            laid[:, : lines.shape[1]] = lines
+            offset = plane.alignment * case.offset % 16
+            weights += [
+                Buffer(plane.name, laid.reshape(-1)[: laid.size - pad], offset_bytes=offset, constant=True),
+                lines.shape[1] + pad,
+            ]
+        return weights
+
+    def weight_bytes(self, given: Operands, case: Case) -> dict[str, int]:
+        """By buffer the bytes of the weight that the kernel is to read."""
+        parts = zip(self.plan.planes, given.planes.values(), strict=True)
+        return {plane.name: part[: case.rows].size for plane, part in parts}
+
     def check(self, given: Operands, case: Case, *, orders: bool = True) -> None:
         """One case against the contract, column by column, and its traffic; `orders`: in other thread orders too."""
         wanted = given.wanted[numbers(case.tokens), : case.rows]
@@ -81,18 +97,18 @@ class Float:
             token, row = np.argwhere(~right)[0]
             found = f"token {token}, row {row} is {y[token, row]!r}, the contract says {wanted[token, row]!r}"
             raise Wrong("bits differ from the contract", f"{found}; {(~right).sum()} of {y.size} wrong; {case}")
-        self._check_traffic(given, case, report, grid_y)
+        self.check_traffic(given, case, report, grid_y)
         for order, seed in ORDERS if orders else ():
             if not same(self.run(given, case, order=order, seed=seed)[0], y).all():
                 raise Wrong("bits depend on the thread order", f"{order} {seed}; {case}")
 
-    def _check_traffic(self, given: Operands, case: Case, report: Report, grid_y: int) -> None:
-        for plane, part in zip(self.plan.planes, given.planes.values(), strict=True):
-            packed = part[: case.rows].size
-            if report.bytes_touched[plane.name] != packed:
-                raise Wrong("bytes outside the packed ones are read", f"{report.bytes_touched[plane.name]}; {case}")
-            if report.read_bytes[plane.name] != self.plan.read_factor * packed * grid_y:
-                raise Wrong("read factor", f"{report.read_bytes[plane.name]} / {packed} / {grid_y}; {case}")
+    def check_traffic(self, given: Operands, case: Case, report: Report, grid_y: int) -> None:
+        """That weights and activation are read, and y is written, as often as they are meant to be."""
+        for name, packed in self.weight_bytes(given, case).items():
+            if report.bytes_touched[name] != packed:
+                raise Wrong("bytes outside the packed ones are read", f"{report.bytes_touched[name]}; {case}")
+            if report.read_bytes[name] != self.plan.read_factor * packed * grid_y:
+                raise Wrong("read factor", f"{report.read_bytes[name]} / {packed} / {grid_y}; {case}")
         layout, tiles = self.plan.layout, -(-case.tokens // 8)
         # Of a token that fills up its tile only the sums are read, never the values.
         own = given.blocks * case.tokens * layout.value_bytes // 8 + given.blocks * tiles * layout.sum_bytes
@@ -104,7 +120,7 @@ class Float:
 
     def check_shapes(self) -> None:
         """Every shape worth a run; the longest one in several thread orders, the others in one."""
-        found = cases(self.plan, self.rung)
+        found = self.cases()
         for number, case in enumerate(found):
             given = operands(self.format, self.plan.contract.activation, case.blocks)
             self.check(given, case, orders=number == 2)
@@ -199,6 +215,6 @@ def check_arrange(program: Program, plan: ArrangePlan, x: F32) -> None:
 
 
 @cache
-def compiled(plan: FloatKsplitPlan | ArrangePlan) -> Program:
+def compiled(plan: FloatKsplitPlan | ArrangePlan, arch: int = 900) -> Program:
     """The plan's file, compiled for the emulator."""
-    return emulate.compile(emit(plan).text, plan.file)
+    return emulate.compile(emit(plan).text, plan.file, arch=arch)

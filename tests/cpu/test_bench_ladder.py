@@ -275,20 +275,24 @@ def test_the_verb(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytes
 # ---- f16 and bf16 activations ------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("storage", ["native", "tiled"])
 @pytest.mark.parametrize(("format", "activation"), [("Q5G64_F16S", "bf16"), ("Q5_K", "f16")])
-def test_float_activations_are_swept_and_compared_with_single_columns(format: str, activation: str) -> None:
-    """Planes or blocks, in rotating copies; every rung there is, the routed ones among them, from T = 1 up."""
+def test_float_activations_are_swept_and_compared_with_single_columns(
+    format: str, activation: str, storage: str
+) -> None:
+    """Planes, blocks or tiles, in rotating copies; every rung there is, the routed ones among them, from T = 1 up."""
     machine = EmulatedMachine()
     machine.facts = replace(machine.facts, l2_bytes=1)
-    found = run(machine, formats=(format,), activation=activation, sweep="1,2,9", shapes=("19x768",))
+    found = run(machine, formats=(format,), activation=activation, storage=storage, sweep="1,2,9", shapes=("19x768",))
     assert found.ok and not [row.problem for row in found.rows if row.problem]
     assert f"{format} x {activation}, 19 x 768" in ladder_text.table(found)
-    plan = plan_ksplit_float(FORMATS[format], activation)
+    plan = plan_ksplit_float(FORMATS[format], activation, storage)
     assert {row.kernel for row in found.rows} == {rung.name for rung in plan.rungs}
     routed = {row.tokens: row.kernel for row in found.routed()}
     columns = {1: 8, 2: 8, 9: 16 if activation == "bf16" else 8}
     stem = f"mul_mat_{format.lower()}_{activation}"
-    assert routed == {t: f"{stem}_t{c}__ksplit_mma_native_r1w8" for t, c in columns.items()}
+    end = {"native": "native_r1w8", "tiled": "tiled_w8"}[storage]
+    assert routed == {t: f"{stem}_t{c}__ksplit_mma_{end}" for t, c in columns.items()}
     assert all(row.weight_bytes == 19 * 768 // FORMATS[format].block * FORMATS[format].bytes for row in found.rows)
 
 

@@ -186,10 +186,12 @@ def test_a_step_over_tiles(fake: FakeCupy) -> None:
     assert "tiled storage" in model_text.table(report)
 
 
-def test_planes_are_filled_and_judged(fake: FakeCupy) -> None:
-    report = bench(ModelMachine(fake), formats=("Q4G64_F16S",), sweep="2")
+@pytest.mark.parametrize("storage", ["native", "tiled"])
+def test_planes_are_filled_and_judged(fake: FakeCupy, storage: str) -> None:
+    report = bench(ModelMachine(fake), formats=("Q4G64_F16S", "W8G32_F16S"), storage=storage, sweep="2")
     assert report.ok, model_text.table(report)
     assert report.steps[0].kinds[0].kernel.startswith("mul_mat_q4g64_f16s_bf16")
+    assert all(f"__ksplit_mma_{storage}_" in kind.kernel for step in report.steps for kind in step.kinds)
 
 
 def test_small_memory_is_a_ring_and_the_report_says_so(fake: FakeCupy, monkeypatch: pytest.MonkeyPatch) -> None:

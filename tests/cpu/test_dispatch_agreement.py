@@ -83,9 +83,10 @@ def contexts(table: Table, op: str) -> Iterator[dict[str, Value]]:
         for arch in TILED:
             tiles = {**plain, "storage": "tiled", "format": format, "activation": own(format), "arch": arch}
             yield {**tiles, "epilogue": "none"}
-        for arch, activation in product(("sm_75", "sm_90"), CLASSES):
-            if activation != own(format):
-                yield {**plain, "format": format, "activation": activation, "arch": arch, "epilogue": "none"}
+        for arch, storage, activation in product(("sm_75", "sm_90"), ("native", "tiled"), CLASSES):
+            if activation != own(format) and (arch, storage) != ("sm_75", "tiled"):
+                asked = {**plain, "storage": storage, "format": format, "activation": activation, "arch": arch}
+                yield {**asked, "epilogue": "none"}
 
 
 class FromTable:
@@ -196,7 +197,7 @@ def test_every_shape_and_every_t(op: str, proof: Proof, table: Table, c: Dispatc
                 runs = solved[sizes[0]] if side.flat else listed(side.runs(*size), ts)
                 assert runs == from_c[number], f"{type(side).__name__} and C differ: {context}, N x K = {size}"
     axes = [len(table.space.axis(name).values) for name in ("format", "arch", "epilogue")]
-    others = sum(2 * (activation != own(format)) for format in load_formats() for activation in CLASSES)
+    others = sum(3 * (activation != own(format)) for format in load_formats() for activation in CLASSES)
     others += len(TILED) * axes[0]
     assert asked == (prod(axes) + others) * len(sizes) * len(ts)
     # Kernels that take no x serve any T.

@@ -16,9 +16,11 @@ from qgen import dispatch, generate
 from qgen.archs import load_archs
 from qgen.dispatch import Request, table
 from qgen.dispatch.checks import launch_faults
+from qgen.dispatch.judge import Leaf
 from qgen.dispatch.proof import KINDS, Proof
+from qgen.dispatch.space import Value
 from qgen.errors import QgenError
-from qgen.plan import entries, plan_all
+from qgen.plan import FloatKsplitPlan, KsplitPlan, entries, plan_all
 from qgen.spec import Format, load_formats
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -219,6 +221,40 @@ def test_two_row_tiles_a_warp_on_sm_90_alone(format: str, tokens: int) -> None:
     assert one and two and one == two.replace("_tiled_w8", "_tiled_r1w8") != two
 
 
+@pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"])
+@pytest.mark.parametrize("format, activation, tokens, columns", [
+    ("Q5G64_F16S", "bf16", 1, 8), ("Q5G64_F16S", "bf16", 9, 16), ("Q5G64_F16S", "bf16", 17, 32),
+    ("W8G32_F16S", "bf16", 65528, 32), ("Q4_K", "bf16", 8, 8), ("Q4_K", "bf16", 97, 16), ("TQ1_0", "f16", 97, 8),
+])  # fmt: skip
+def test_hot_choices_over_tiles_with_float_activations(
+    arch: str, format: str, activation: str, tokens: int, columns: int
+) -> None:
+    for policy in ("fastest", "invariant"):
+        decision = dispatch.lookup(
+            Request("mul_mat", format, activation, T=tokens, N=4096, K=4096, arch=arch, policy=policy, storage="tiled")
+        )
+        assert decision.kernel == f"mul_mat_{format.lower()}_{activation}_t{columns}__ksplit_mma_tiled_w8"
+        assert decision.quantiser == f"quantize_activation_{activation}_{format.lower()}_fragments__warp_block"
+
+
+@pytest.mark.parametrize(("format", "floats", "words"), [
+    ("Q4_K", True, "for f16 and bf16 activations read native storage only"),
+    ("Q4_K", False, "has kernels for native storage; none reads another"),
+    ("Q5G64_F16S", False, "has kernels for native storage; none reads another"),
+])  # fmt: skip
+def test_a_format_without_tiles_needs_no_other_routes(format: str, floats: bool, words: str) -> None:
+    """A new format whose words do not suit tiles, all of them or those of f16 and bf16: the gates have the reason."""
+    plans, refused = plan_all(formats())
+    kinds = FloatKsplitPlan if floats else FloatKsplitPlan | KsplitPlan
+    kept = [p for p in plans if not (p.format == format and isinstance(p, kinds) and p.tile)]
+    proof = dispatch.prove_shipped(kept, refused)
+    asked: dict[str, Value] = {"op": "mul_mat", "format": format, "activation": "bf16", "storage": "tiled"}
+    sound: dict[str, Value] = {"epilogue": "none", "contiguous": "yes", "arch": "sm_90", "policy": "fastest"}
+    leaf = proof.diagram.decide({**asked, **sound, "T": 1, "N": 64, "K": 1024})
+    assert proof.ok, "\n".join(str(f) for f in proof.findings)
+    assert isinstance(leaf, Leaf) and leaf.refusal is not None and words in leaf.refusal.reason
+
+
 @pytest.mark.parametrize("blocks, columns", [(1, 8), (8, 8), (9, 1), (128, 1)])
 def test_rows_of_few_blocks_over_tiles_take_the_next_rung(blocks: int, columns: int) -> None:
     request = Request("mul_mat", "Q1_0", "q8_g32", T=1, N=4096, K=128 * blocks, arch="sm_90", storage="tiled")
@@ -238,8 +274,8 @@ activation=f16,arch=sm_75  instruction m16n8k16
 activation=bf16,arch=sm_75 instruction m16n8k16
 storage=tiled,arch=sm_75   instruction m16n8k32
 storage=tiled,arch=sm_75,op=quantize_activation instruction m16n8k32
-storage=tiled,activation=f16 storage   native storage only
-format=Q5G64_F16S,activation=bf16,storage=tiled storage none reads another
+storage=tiled,activation=f16,arch=sm_75 instruction m16n8k16
+format=Q5G64_F16S,activation=bf16,storage=tiled,arch=sm_75 instruction m16n8k16
 epilogue=bias              epilogue    fused
 epilogue=glu               epilogue    fused
 contiguous=                contiguous  dense

@@ -97,7 +97,7 @@ def test_the_report_shows_no_spill_and_registers_for_the_promised_blocks() -> No
             promised |= {i.name: 32 * plan.warps * i.min_ctas for i in plan.instances}
         elif isinstance(plan, MultirowPlan):
             promised |= {i.name: 32 * i.warps * i.min_ctas for i in plan.instances}
-        elif isinstance(plan, KsplitPlan):
+        elif isinstance(plan, KsplitPlan) or (isinstance(plan, FloatKsplitPlan) and plan.tile):
             promised |= {r.name: 32 * r.warps for r in plan.rungs}
             roomy = ("sm_90",) if plan.tile else ("sm_80", "sm_90")
             paired |= {(r.name, arch) for r in plan.rungs for arch in roomy if r.min_ctas == 2}

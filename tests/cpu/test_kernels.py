@@ -20,6 +20,7 @@ from kernel_cases import (
 from kernel_checks import Matvec, check_quantize, quantize_vectors
 from test_ksplit import PLANS, RUNGS, SERVED
 from test_ksplit_float import ROUTED as FLOATS
+from test_ksplit_float_tiled import RUNGS as TILED_FLOATS
 from test_ksplit_tiled import RUNGS as TILED
 from test_multirow import SHIPPED
 from test_repack import REPACKERS
@@ -50,7 +51,7 @@ def test_every_kernel_has_its_test() -> None:
     """Here, in test_multirow, test_repack, or for tensor cores in test_ksplit and its namesakes: once."""
     here = [kernel.entry for kernel in MATVEC + CONVERT]
     there = [instance.name for _, instance in SHIPPED] + [rung.name for _, rung in RUNGS]
-    there += [rung.name for _, rung in TILED]
+    there += [rung.name for _, rung in TILED + TILED_FLOATS]
     there += [plan_quantize_fragments(PLANS[format]).name for format in SERVED]
     there += [kernel.entry for kernel in REPACKERS]
     there += [name for plan in FLOATS for name in (*entries(plan), plan_arrange(plan).name)]

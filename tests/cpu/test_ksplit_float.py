@@ -14,7 +14,7 @@ from qgen.plan import ArrangePlan, FloatKsplitPlan, FloatRung, plan_all, plan_ar
 from qgen.spec import load_formats
 
 FORMATS = load_formats()
-ROUTED = [p for p in dispatch.keep_routed(*plan_all(FORMATS)) if isinstance(p, FloatKsplitPlan)]
+ROUTED = [p for p in dispatch.keep_routed(*plan_all(FORMATS)) if isinstance(p, FloatKsplitPlan) and not p.tile]
 RUNGS = [(plan, rung) for plan in ROUTED for rung in plan.rungs]
 # What no route names is tried once for each way to store and convert: scales and sums, planes, signed bytes, digits.
 SPARE = [("Q4_K", "f16"), ("Q5G64_F16S", "bf16"), ("W8G32_F16S", "bf16"), ("TQ1_0", "bf16")]

@@ -3,40 +3,48 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from float_cases import Case, operands
 from float_checks import Float, check_arrange, compiled
+from float_tiled_checks import FloatTiled
+from ksplit_checks import SM_90
 from ksplit_formats import MADE_UP, D, bytes_of, nibbles, toml
 from made_formats import RUNS, made
 
 from qgen import contract_float
+from qgen.archs import load_archs
+from qgen.emit import emit
 from qgen.errors import QgenError
 from qgen.plan import (
     CLASSES,
     FloatKsplitPlan,
+    FloatRung,
     float_contract,
     launch_arrange,
     launch_ksplit_float,
     plan_all,
     plan_arrange,
+    plan_ksplit,
     plan_ksplit_float,
 )
-from qgen.plan.ksplit_float import SHARED_LIMIT
+from qgen.plan.float_rungs import SHARED_LIMIT
 from qgen.plan.lanes import code_flip
 from qgen.plan.terms import code_field
 from qgen.spec import Format, load_format, load_formats
 
 FORMATS = load_formats()
 PLANS = [p for p in plan_all(FORMATS)[0] if isinstance(p, FloatKsplitPlan)]
-each_plan = pytest.mark.parametrize("plan", PLANS, ids=lambda p: f"{p.format}-{p.contract.activation}")
+each_plan = pytest.mark.parametrize("plan", PLANS, ids=lambda p: p.file)
 
 
 def test_every_format_with_plain_codes_has_both_classes() -> None:
     found = {(p.format, p.contract.activation) for p in PLANS}
     assert found == {(name, a) for name in {p.format for p in PLANS} for a in CLASSES} and len(found) == 48
+    assert {(p.format, p.contract.activation) for p in PLANS if p.tile} == found and len(PLANS) == 96
     assert {name for name in FORMATS if FORMATS[name].split} <= {p.format for p in PLANS}
 
 
@@ -102,24 +110,73 @@ def test_rungs_fit_the_machines_and_launches_cover_everything(plan: FloatKsplitP
     for rung in plan.rungs:
         assert rung.columns == 8 * rung.column_tiles and rung.rows == 16 * rung.row_tiles
         assert rung.warps == plan.contract.slices and rung.stage_blocks == rung.warps * rung.warp_blocks
-        for plane, staged in zip(plan.planes, rung.planes, strict=True):
-            stage = rung.stage_blocks * plane.bytes
-            worst = max((start + stage + 15) // 16 for start in range(0, 16, plane.alignment))
-            assert staged.pieces >= worst and staged.slot_bytes >= 16 * staged.pieces and staged.slot_bytes % 16 == 0
-        ends = [p.at + rung.rows * p.slot_bytes for p in rung.planes]
-        assert [p.at for p in rung.planes] == [0, *ends[:-1]] and ends[-1] == rung.stage_bytes
+        check_stage(plan, rung)
         partial = rung.warps * rung.columns * (rung.rows + 4) * 4
-        # A word at any address looks 4 bytes further; the last row's slot is followed by as much.
-        assert rung.shared_bytes >= rung.stages * rung.stage_bytes + partial + 4 and rung.stages >= 2
+        # A word at any address looks 4 bytes further; the last row's slot is followed by as much. Tiles: two barriers a
+        # stage, and two for the sums.
+        behind = 16 * rung.stages + 16 if plan.tile else 4
+        assert rung.shared_bytes >= rung.stages * rung.stage_bytes + partial + behind and rung.stages >= 2
         assert rung.shared_bytes <= SHARED_LIMIT and rung.min_ctas * (rung.shared_bytes + 1024) <= 228 * 1024
         for rows, tokens, resident in itertools.product((1, 16, 17, 14336), (1, rung.columns + 1, 97), (1, 264)):
-            shape, grid_y = launch_ksplit_float(rung, rows, tokens, resident, 1)
+            shape, grid_y = launch_ksplit_float(plan, rung, rows, tokens, resident, 1, SM_90)
             assert (grid_y - 1) * rung.columns < tokens <= grid_y * rung.columns
             assert 1 <= shape.grid <= -(-rows // rung.rows) and shape.grid * grid_y <= max(resident, grid_y)
+            assert rung.shared_bytes == shape.shared
     convert = plan_arrange(plan)
     for blocks, tokens in ((1, 1), (5, 8), (17, 9)):
         shape, grid_y = launch_arrange(convert, blocks, tokens)
         assert shape.grid * convert.warps >= blocks and grid_y == -(-tokens // 8) * 8
+
+
+def check_stage(plan: FloatKsplitPlan, rung: FloatRung) -> None:
+    """A stage has room for its bytes, wherever rows begin; tiles lie in one piece."""
+    if plan.tile:
+        (staged,) = rung.planes
+        assert rung.stage_bytes == staged.slot_bytes == 16 * staged.pieces == rung.stage_blocks * plan.tile.tile_bytes
+        assert rung.row_tiles == 1 and staged.at == 0
+        return
+    for plane, staged in zip(plan.planes, rung.planes, strict=True):
+        stage = rung.stage_blocks * plane.bytes
+        worst = max((start + stage + 15) // 16 for start in range(0, 16, plane.alignment))
+        assert staged.pieces >= worst and staged.slot_bytes >= 16 * staged.pieces and staged.slot_bytes % 16 == 0
+    ends = [p.at + rung.rows * p.slot_bytes for p in rung.planes]
+    assert [p.at for p in rung.planes] == [0, *ends[:-1]] and ends[-1] == rung.stage_bytes
+
+
+def test_a_launch_of_few_tiles_spreads() -> None:
+    """Over tiles, where fewer CTAs are launched than fit, none shares a multiprocessor with more than its part."""
+    plan = plan_ksplit_float(FORMATS["Q5G64_F16S"], "bf16", "tiled")
+    rung = plan.rungs[0]
+    few, _ = launch_ksplit_float(plan, rung, 132 * 16, 1, 132, 2, SM_90)
+    many, _ = launch_ksplit_float(plan, rung, 264 * 16, 1, 132, 2, SM_90)
+    assert (few.grid, many.grid) == (132, 264) and 2 * few.shared > 227 * 1024 >= few.shared > many.shared
+
+
+def test_launches_over_tiles_ask_for_what_the_architecture_has() -> None:
+    """Every format's rungs, as many CTAs resident as fit; and no more than the rung takes where none can pile up."""
+    spread = set()
+    for arch, plan in itertools.product(load_archs().values(), (plan for plan in PLANS if plan.tile)):
+        for rung in plan.rungs:
+            fit = arch.shared_per_sm // (rung.shared_bytes + arch.shared_reserved)
+            for rows, tokens in ((1, 1), (4096, 1), (4096, 9)) if fit else ():
+                shape, grid_y = launch_ksplit_float(plan, rung, rows, tokens, 132, fit, arch)
+                share = -(-shape.grid * grid_y // 132)
+                assert rung.shared_bytes <= shape.shared <= arch.shared_per_block_optin
+                assert min(share, fit) * (shape.shared + arch.shared_reserved) <= arch.shared_per_sm
+                if shape.shared > rung.shared_bytes:
+                    assert arch.instructions.pdl
+                    spread.add(arch.name)
+    assert spread == {"sm_90", "sm_100", "sm_120"}
+
+
+@each_plan
+def test_storage_is_no_part_of_the_arithmetic(plan: FloatKsplitPlan) -> None:
+    """Both storages have the contract, the order of x and the kernel that arranges it; tiles are those of int8."""
+    other = plan_ksplit_float(FORMATS[plan.format], plan.contract.activation)
+    assert (other.contract, other.layout, other.convert) == (plan.contract, plan.layout, plan.convert)
+    assert plan_arrange(other).name == plan_arrange(plan).name and emit(plan_arrange(other)) == emit(plan_arrange(plan))
+    if plan.tile and not FORMATS[plan.format].split:
+        assert plan.tile == plan_ksplit(FORMATS[plan.format], "tiled").tile
 
 
 def test_the_contract_says_what_decides_the_bits() -> None:
@@ -188,6 +245,10 @@ def check_made_up(format: Format, activation: str) -> None:
     assert (np.abs(given.wanted[0] - exact) <= bound).all()
     case = Case(rows=19, blocks=given.blocks, tokens=9, pad=1, offset=1)
     Float(format, compiled(plan), plan, rung).check(given, case, orders=False)
+    tiled = plan_ksplit_float(format, activation, "tiled")
+    FloatTiled(format, compiled(tiled), tiled, tiled.rungs[0]).check(
+        given, replace(case, pad=0, offset=0), orders=False
+    )
 
 
 REFUSED = {

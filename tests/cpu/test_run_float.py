@@ -12,6 +12,7 @@ from float_cases import narrowed
 from test_run_emulated import host_weight, refused, same_bits
 from test_run_ladder import matrix
 
+import qgen
 from qgen import codec, contract_float, layout, run
 from qgen.plan import MAX_TOKENS, plan_ksplit_float
 from qgen.spec import load_formats
@@ -74,6 +75,40 @@ def test_every_token_gets_the_bits_it_gets_alone(cupy: FakeCupy, format: str, ac
         assert same_bits(y, wanted[:tokens])
     vector = run.mul_mat(weight, Array(x[3].copy(), 0), activation=activation)
     assert vector.shape == (N,) and same_bits(vector, wanted[3])
+
+
+@pytest.mark.parametrize(("format", "activation"), [*CASES, ("Q5_K", "bf16"), ("MXFP4", "f16"), ("Q6G64_F16S", None)])
+def test_tiles_give_the_same_bits(cupy: FakeCupy, format: str, activation: str | None) -> None:
+    """A repacked weight, whatever the activation: for every T from 1 on and both policies, K not filled up."""
+    native, x, chosen = weight_of(format, columns=K + 256), matrix(33, K + 256), activation or "bf16"
+    if native.format.split:
+        native = weight_of(format, columns=K + native.format.block)
+        x = np.ascontiguousarray(x[:, : native.columns])
+    wanted = expected(native, x, chosen)
+    for weight in (qgen.repack(native), run.to_device(native, 0, storage="tiled")):
+        for tokens, policy in ((1, "fastest"), (8, "invariant"), (9, "fastest"), (17, "invariant"), (33, "fastest")):
+            y = run.mul_mat(weight, Array(x[:tokens].copy(), 0), policy=policy, activation=activation)
+            assert same_bits(y, wanted[:tokens]), (tokens, policy)
+            assert cupy.launches[-1][0].endswith("__ksplit_mma_tiled_w8")
+    made = run.workspace(weight, 0, tokens=9, activation=activation)
+    y = run.mul_mat(weight, Array(x[:9].copy(), 0), workspace=made, activation=activation)
+    assert same_bits(y, wanted[:9])
+    back = qgen.repack(qgen.repack(native), "native")
+    assert same_bits(run.mul_mat(back, Array(x[:2].copy(), 0), activation=activation), wanted[:2])
+
+
+@pytest.mark.parametrize("capability", ["80", "86", "89", "120"])
+def test_tiles_on_other_architectures(monkeypatch: pytest.MonkeyPatch, capability: str) -> None:
+    install(monkeypatch, FakeCupy(capability=capability))
+    weight, x = weight_of("Q5G64_F16S"), matrix(9)
+    assert same_bits(run.mul_mat(qgen.repack(weight), Array(x, 0)), expected(weight, x, "bf16"))
+
+
+def test_sm_75_refuses_tiles_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    cupy = install(monkeypatch, FakeCupy(capability="75"))
+    weight = qgen.repack(weight_of("Q5G64_F16S"))
+    error = refused(lambda: run.mul_mat(weight, Array(matrix(2), 0)), cupy)
+    assert "m16n8k16, which sm_75 lacks" in error.found and "--storage tiled" in error.next
 
 
 def test_rows_that_are_filled_up(cupy: FakeCupy) -> None:

@@ -63,15 +63,13 @@ def test_a_repacked_weight_gives_the_same_bits(cupy: FakeCupy, format: str) -> N
     native, x = host_weight(format), matrix(max(RUNGS))
     weight, wanted = qgen.repack(native), expected(native, x)
     for policy in ("fastest", "invariant"):
-        single = ladder_plans(weight.format, "tiled")[0].rungs[0].columns
+        single = 8 if weight.format.activation == "q8_g256" else 1  # no route leads to their rung for one token
         for tokens, columns in {1: single, 2: 8, **RUNGS}.items():
             y = run.mul_mat(weight, Array(x[:tokens].copy(), 0), policy=policy)
             assert same_bits(y, wanted[:tokens]), (tokens, policy)
             (quantise, _), (kernel, _) = cupy.launches[-2:]
             assert quantise == ladder_plans(weight.format, "tiled")[1].name
             assert f"_t{columns}__ksplit_mma_tiled" in kernel
-    with pytest.raises(QgenError, match="native storage only"):
-        run.mul_mat(weight, Array(x[:2].copy(), 0), activation="bf16")
 
 
 @pytest.mark.parametrize("capability", ["80", "86", "89", "120"])

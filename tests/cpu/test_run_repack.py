@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import repack_checks
 from fake_cupy import Array, FakeCupy, InterfaceOnly, Tensor, install
 from judging import U8, lay_out
 from repack_checks import packed, tiles_of
@@ -96,20 +97,37 @@ def test_no_rows(cupy: FakeCupy) -> None:
 
 
 def test_tiles_are_never_read_as_rows(cupy: FakeCupy) -> None:
-    """By the dispatch where no kernel reads tiles, and for a variant of one's choice by the storage itself."""
+    """For a variant of one's choice by the storage itself."""
     weight, tiled = native(), run.to_device(native(), 0, storage="tiled")
-    x = Array(np.zeros((2, BLOCKS * FORMAT.block), dtype=np.float32), 0)
     before = len(cupy.launches)
-    with pytest.raises(QgenError, match="native storage only") as caught:
-        run.mul_mat(tiled, x, activation="bf16")
-    assert caught.value.stage == "dispatch" and "--storage tiled" in caught.value.next
     rows = Weight.of(FORMAT, SOURCE, rows=ROWS, columns=weight.columns)
-    for tokens in (1, 2, 9):
+    for tokens, activation in ((1, None), (2, None), (9, None), (1, "bf16"), (9, "bf16"), (2, "f16")):
         with pytest.raises(QgenError, match="tiled storage"):
-            run.bind(tiled, instance=run.bind(rows, tokens=tokens).instance)
+            run.bind(tiled, instance=run.bind(rows, tokens=tokens, activation=activation).instance)
         with pytest.raises(QgenError, match="for native storage"):
-            run.bind(rows, instance=run.bind(tiled, tokens=tokens).instance)
+            run.bind(rows, instance=run.bind(tiled, tokens=tokens, activation=activation).instance)
     assert len(cupy.launches) == before
+
+
+@pytest.mark.parametrize("name", [name for name, format in load_formats().items() if format.split])
+def test_planes_there_and_back(cupy: FakeCupy, name: str) -> None:
+    """Chunk by chunk from the host, and on the device; with what fills up their rows."""
+    format = load_formats()[name]
+    weight = repack_checks.weight_of(format, repack_checks.planes(format, ROWS, BLOCKS), BLOCKS)
+    wanted, planned = qgen.repack(weight).data, plan_repack(format)
+    for chunk in (1, 1 << 20):
+        before = len(cupy.launches)
+        tiled = run.repack(weight, chunk_bytes=chunk)
+        assert np.array_equal(on_device(tiled).host, wanted) and wanted.size in cupy.allocations
+        assert cupy.launches[before:] == [(planned.to_tiled, 0)] * (3 if chunk == 1 else 1)
+        again = run.repack(run.to_device(weight, 0))
+        assert np.array_equal(on_device(again).host, wanted)
+        for source in (tiled, qgen.repack(weight)):
+            back = run.repack(source, "native", chunk_bytes=chunk)
+            assert on_device(back).host.size == weight.nbytes
+            for span in weight.planes:
+                part = slice(span.offset, span.offset + ROWS * span.row_stride)
+                assert np.array_equal(on_device(back).host[part], weight.data[part])
 
 
 def test_what_does_not_fit_is_refused_before_anything_is_allocated(cupy: FakeCupy) -> None:
@@ -125,7 +143,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_allocated(cupy: FakeCup
         "'native' asked for": lambda: run.repack(native(), "native"),
         "1 or more": lambda: run.repack(native(), chunk_bytes=0),
         "no tiles have|tiles have no rows": lambda: run.repack(native(), row_stride_bytes=STRIDE),
-        "planes": lambda: run.repack(Weight.of("Q4G64_F16S", np.zeros(4096, np.uint8), rows=4, columns=256)),
+        "coded by grid": lambda: run.repack(Weight.of("IQ1_S", np.zeros(4096, np.uint8), rows=4, columns=256)),
         "at least 584": lambda: run.repack(big),
     }
     for text, call in cases.items():

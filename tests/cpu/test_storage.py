@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 from judging import U8, lay_out
-from repack_checks import ROWS, packed
+from numpy.typing import NDArray
+from repack_checks import ROWS, packed, planes, weight_of
 
 import qgen
 from qgen import storage
@@ -35,8 +36,19 @@ def _tiled(format: Format) -> bool:
 TILED = [name for name, format in FORMATS.items() if _tiled(format)]
 
 
+PLANES = [name for name in TILED if FORMATS[name].split]
+
+
 def native(name: str, rows: int, blocks: int, pad: int = 0) -> Weight:
+    """Rows `pad` bytes apart; of planes, which lie back to back, with 0xA5 between and in what fills up a row."""
     format = FORMATS[name]
+    if format.split:
+        parts = planes(format, rows, blocks)
+        for part in parts:
+            part[:, blocks:] = 0xA5
+        weight = weight_of(format, parts, blocks)
+        weight.data[~inside(weight)] = 0xA5
+        return weight
     source = packed(format, rows, blocks)
     return Weight.of(
         format, lay_out(source, pad), rows=rows, columns=blocks * format.block,
@@ -44,18 +56,29 @@ def native(name: str, rows: int, blocks: int, pad: int = 0) -> Weight:
     )  # fmt: skip
 
 
+def inside(weight: Weight) -> NDArray[np.bool_]:
+    """Which bytes of a native weight are of a row."""
+    mask = np.zeros(weight.data.size, dtype=np.bool_)
+    for span in weight.planes:
+        for row in range(weight.rows):
+            begin = span.offset + row * span.row_stride
+            mask[begin : begin + weight.row_blocks * span.block_bytes] = True
+    return mask
+
+
 def slowly(weight: Weight) -> U8:
     """The tiles of a native weight, byte by byte from the layout record."""
     layout = plan_tile(weight.format)
-    blocks = weight.columns // weight.format.block
+    blocks = weight.row_blocks
     tiles = np.zeros(layout.bytes(weight.rows, blocks), dtype=np.uint8)
     at = np.array([[layout.at(r, byte) for byte in range(layout.block_bytes)] for r in range(TILE_ROWS)])
     assert sorted(at.reshape(-1)) == list(range(layout.tile_bytes)), "the layout is no reordering"
     for row in range(weight.rows):
         for block in range(blocks):
-            begin = row * weight.row_stride_bytes + block * layout.block_bytes
             tile = (row // TILE_ROWS * blocks + block) * layout.tile_bytes
-            tiles[tile + at[row % TILE_ROWS]] = weight.data[begin : begin + layout.block_bytes]
+            parts = [(span.offset + row * span.row_stride + block * span.block_bytes, span) for span in weight.planes]
+            whole = [weight.data[begin : begin + span.block_bytes] for begin, span in parts]
+            tiles[tile + at[row % TILE_ROWS]] = np.concatenate(whole)
     return tiles
 
 
@@ -65,18 +88,32 @@ def test_there_and_back(name: str) -> None:
     for number, rows in enumerate(ROWS):
         blocks = (1, 3)[number % 2]
         weight = native(name, rows, blocks, pad=(0, 16, 48)[number % 3])
-        before = weight.data.copy()
+        before, own = weight.data.copy(), inside(weight)
         tiled = qgen.repack(weight, chunk_bytes=(1, 1 << 20)[number % 2])
-        assert (tiled.storage, tiled.rows, tiled.columns, tiled.name) == ("tiled", rows, weight.columns, "w")
+        assert (tiled.storage, tiled.rows, tiled.columns, tiled.name) == ("tiled", rows, weight.columns, weight.name)
         assert tiled.row_stride_bytes == tiled.row_bytes == weight.row_bytes
         assert tiled.nbytes == tiled.data.size == -(-rows // TILE_ROWS) * TILE_ROWS * weight.row_bytes
         assert np.array_equal(tiled.data, slowly(weight)) and np.array_equal(weight.data, before)
         back = qgen.repack(tiled, "native", chunk_bytes=(1 << 20, 1)[number % 2])
-        assert back.data.tobytes() == packed(weight.format, rows, blocks).tobytes()
-        # Back into the very memory layout it came from: what lies between rows is left alone.
+        apart = inside(back)
+        assert np.array_equal(back.data[apart], before[own]) and not back.data[~apart].any()
+        # Back into the very memory layout it came from: what lies between rows and planes is left alone.
         out = np.full(weight.data.size, 0xA5, dtype=np.uint8)
         back = qgen.repack(tiled, "native", out, row_stride_bytes=weight.row_stride_bytes)
         assert back.data is out and np.array_equal(out, before)
+
+
+@pytest.mark.parametrize("name", [*PLANES, "MXFP4"])
+def test_any_size_comes_back(name: str) -> None:
+    rng = np.random.default_rng(7)
+    for _ in range(25):
+        rows, blocks, chunk = int(rng.integers(1, 70)), int(rng.integers(1, 10)), int(1 << rng.integers(0, 15))
+        weight = native(name, rows, blocks)
+        tiled = qgen.repack(weight, chunk_bytes=chunk)
+        back = qgen.repack(tiled, "native", np.full(weight.nbytes, 0xA5, np.uint8), chunk_bytes=3 * chunk)
+        assert np.array_equal(back.data, weight.data), (rows, blocks, chunk)
+        zero = qgen.repack(tiled, "native").data[~inside(weight)]
+        assert not zero.any(), "memory of no one is handed out as it was"
 
 
 def test_no_rows_and_a_stride_of_its_own() -> None:
@@ -95,14 +132,16 @@ def test_chunks_meet_at_row_tiles(each: int) -> None:
     assert np.array_equal(qgen.repack(weight, chunk_bytes=chunk_bytes).data, slowly(weight))
 
 
-def test_a_mapped_weight_is_repacked_with_little_memory(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["Q4_K", "Q5G64_F16S"])
+def test_a_mapped_weight_is_repacked_with_little_memory(tmp_path: Path, name: str) -> None:
     """The result, and scratch for a chunk: never a second copy of the file's bytes."""
     rows, columns = 4096, 2048
     path = tmp_path / "w.bin"
-    source = np.random.default_rng(1).integers(0, 256, rows * columns // 256 * 144, dtype=np.uint8)
+    nbytes = rows * columns // FORMATS[name].block * FORMATS[name].bytes
+    source = np.random.default_rng(1).integers(0, 256, nbytes, dtype=np.uint8)
     source.tofile(path)
     mapped = np.memmap(path, dtype=np.uint8, mode="r")
-    weight = Weight.of("Q4_K", mapped, rows=rows, columns=columns)
+    weight = Weight.of(name, mapped, rows=rows, columns=columns)
     out = np.empty(weight.nbytes, dtype=np.uint8)
     tracemalloc.start()
     tiled = qgen.repack(weight, out=out, chunk_bytes=1 << 18)
@@ -125,7 +164,8 @@ BAD_WEIGHTS: dict[str, tuple[dict[str, Any], str]] = {
     "no such storage": ({"storage": "tile"}, "storage 'tile'"),
     "bytes of the rows alone": ({"data": np.zeros(17 * 68, np.uint8)}, "at least 2176 = 2 row tiles x 16 rows x 68"),
     "a stride": ({"row_stride_bytes": 70}, "68: in tiles there is nothing between the rows"),
-    "planes": ({"format": "Q4G64_F16S", "data": np.zeros(9999, np.uint8)}, "planes, row or tensor bytes"),
+    "planes": ({"format": "Q4G64_F16S", "data": {"base": None, "scale": None}}, "one array of tiles"),
+    "tiles of rows not filled up": ({"format": "Q4G64_F16S", "data": np.zeros(32 * 34, np.uint8)}, "at least 2176"),
     "codes in a grid": ({"format": "IQ2_XXS", "columns": 256, "data": np.zeros(9999, np.uint8)}, "grid"),
 }
 
@@ -199,8 +239,6 @@ def test_truncated_data_and_data_elsewhere_are_refused() -> None:
     elsewhere = Weight.of("Q8_0", object(), rows=17, columns=64)
     with pytest.raises(QgenError, match="qgen.run.repack"):
         qgen.repack(elsewhere)
-    for name in ("IQ2_XXS", "Q4G64_F16S"):
-        format = FORMATS[name]
-        other = Weight.of(format, np.zeros(1 << 14, np.uint8), rows=4, columns=256)
-        with pytest.raises(QgenError, match=f"tiled storage of {name}"):
-            qgen.repack(other)
+    other = Weight.of("IQ2_XXS", np.zeros(1 << 14, np.uint8), rows=4, columns=256)
+    with pytest.raises(QgenError, match="tiled storage of IQ2_XXS"):
+        qgen.repack(other)

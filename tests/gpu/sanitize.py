@@ -99,7 +99,7 @@ def check_float(cupy: Any, plan: FloatKsplitPlan, rung: FloatRung, rows: int, bl
         data: Any = planes
     else:
         data = packed = codec.random_blocks(format, rows * blocks, seed=rows + blocks).reshape(rows, blocks, -1)
-    weight = run.to_device(Weight.of(format, data, rows=rows, columns=columns))
+    weight = run.to_device(Weight.of(format, data, rows=rows, columns=columns), storage=plan.storage)
     bound = run.bind(weight, instance=rung)
     scratch = cupy.zeros(bound.workspace_for(tokens), dtype=cupy.uint8)
     y = cupy.zeros((tokens, rows), dtype=cupy.float32)

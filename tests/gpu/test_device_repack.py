@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import gc
+import itertools
 from typing import Any
 
 import numpy as np
 import pytest
 from judging import lay_out
-from repack_checks import ROWS, packed, tiles_of
+from repack_checks import ROWS, packed, planes, tiles_of, weight_of
 
 import qgen
 from qgen import run
@@ -33,10 +34,11 @@ def test_there_and_back(cupy: Any, name: str) -> None:
     """Row counts around whole tiles, odd strides, the host in chunks, a device source at an odd address."""
     format = FORMATS[name]
     for number, rows in enumerate((*ROWS, 500)):
-        blocks, pad = (1, 7, 67)[number % 3], (0, 16, 48)[number % 3]
-        source = packed(format, rows, blocks)
-        memory, wanted = lay_out(source, pad), tiles_of(format, source)
-        stride = source[0].size + pad
+        blocks, pad = (1, 7, 67)[number % 3], 0 if format.split else (0, 16, 48)[number % 3]
+        parts = planes(format, rows, blocks)
+        host, wanted = weight_of(format, parts, blocks), tiles_of(format, *parts)
+        memory = host.data if format.split else lay_out(parts[0], pad)
+        stride = host.row_bytes + pad
         sizes: dict[str, Any] = {"rows": rows, "columns": blocks * format.block, "row_stride_bytes": stride}
         # Fresh memory that holds what the kernel must write over.
         filler = cupy.full(wanted.size, 0xA5, dtype=cupy.uint8)
@@ -44,13 +46,15 @@ def test_there_and_back(cupy: Any, name: str) -> None:
         tiled = run.repack(Weight.of(format, memory, **sizes), chunk_bytes=2 * TILE_ROWS * stride)
         assert np.array_equal(cupy.asnumpy(tiled.data), wanted)
         shifted = cupy.zeros(memory.size + 1, dtype=cupy.uint8)[1:]
-        shifted.set(memory)
+        shifted.set(memory.reshape(-1))
         assert np.array_equal(cupy.asnumpy(run.repack(Weight.of(format, shifted, **sizes)).data), wanted)
-        back = run.repack(tiled, "native")
-        assert cupy.asnumpy(back.data).tobytes() == source.tobytes()
-        apart = run.repack(tiled, "native", row_stride_bytes=stride)
-        rows_apart = np.lib.stride_tricks.as_strided(cupy.asnumpy(apart.data), (rows, source[0].size), (stride, 1))
-        assert rows_apart.tobytes() == source.tobytes()
+        back = cupy.asnumpy(run.repack(tiled, "native").data)
+        for span, part in zip(host.planes, parts, strict=True):
+            assert back[span.offset : span.offset + part.size].tobytes() == part.tobytes()
+        if pad:
+            apart = run.repack(tiled, "native", row_stride_bytes=stride)
+            rows_apart = np.lib.stride_tricks.as_strided(cupy.asnumpy(apart.data), (rows, host.row_bytes), (stride, 1))
+            assert rows_apart.tobytes() == parts[0].tobytes()
 
 
 def test_a_large_weight_takes_little_more_than_itself(cupy: Any) -> None:
@@ -101,17 +105,17 @@ def test_tiles_are_multiplied_by_no_kernel_for_rows(cupy: Any) -> None:
 @pytest.mark.parametrize("rows", [33, 4100])
 @pytest.mark.parametrize("name", [name for name in FORMATS if _tiled(name)])
 def test_both_storages_give_the_same_bits(cupy: Any, name: str, rows: int) -> None:
-    """On the same x, for every rung of the tiles' ladder and more tokens than the last holds; a graph as well."""
+    """On the same x, for every rung of the tiles' ladders and more tokens than the last holds; a graph as well."""
     format = FORMATS[name]
-    blocks = 3 * 1024 // format.block
-    weight = Weight.of(format, packed(format, rows, blocks), rows=rows, columns=blocks * format.block)
+    weight = weight_of(format, planes(format, rows, 3 * 1024 // format.block))
     native, tiled = run.to_device(weight), run.to_device(weight, storage="tiled")
     x = cupy.random.default_rng(1).standard_normal((33, weight.columns), dtype=cupy.float32)
-    for tokens in (1, 2, 8, 11, 33):
-        wanted = run.mul_mat(native, x[:tokens])
+    for tokens, activation in itertools.product((1, 2, 8, 11, 33), (None, "bf16", "f16")):
+        wanted = run.mul_mat(native, x[:tokens], activation=activation)
         for _ in range(3):
             y = cupy.full((tokens, rows), cupy.nan, dtype=cupy.float32)
-            assert (run.mul_mat(tiled, x[:tokens], y).view(cupy.uint32) == wanted.view(cupy.uint32)).all()
+            found = run.mul_mat(tiled, x[:tokens], y, activation=activation)
+            assert (found.view(cupy.uint32) == wanted.view(cupy.uint32)).all()
     stream = cupy.cuda.Stream(non_blocking=True)
     with stream:
         scratch = run.workspace(tiled, tokens=8)

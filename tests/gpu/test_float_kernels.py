@@ -49,7 +49,7 @@ def matrix(format: str, rows: int, blocks: int) -> tuple[contract_float.Packed, 
 def test_columns_and_bound(cupy: Any, plan: FloatKsplitPlan, rung: FloatRung) -> None:
     for rows, blocks in ((1, 1), (37, rung.stage_blocks + 1), (1031, rung.warps - 1)):
         packed, weight, x = matrix(plan.format, rows, blocks)
-        device = run.to_device(weight, 0)
+        device = run.to_device(weight, 0, storage=plan.storage)
         bound = run.bind(device, 0, instance=rung)
         alone = np.concatenate([cupy.asnumpy(bound(cupy.asarray(row[None]))) for row in x[: 9 if rows > 99 else None]])
         for token in (0, 5):

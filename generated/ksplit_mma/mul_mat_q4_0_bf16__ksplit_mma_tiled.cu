@@ -1,0 +1,200 @@
+// mul_mat Q4_0 x bf16, family ksplit_mma.
+// Generated from specs/formats/q4_0.toml and templates/ksplit_float_tiled.cu.j2;
+// edit those, then run: qgen build
+//
+// format      Q4_0: 32 elements in 18 bytes (18 in weight)
+// storage     tiled: tiles of 16 rows and a block, as qgen.repack makes them, row tiles back to back
+// activation  bf16 in the layout bf16_q4_0_fragments, from quantize_activation
+// traffic     every packed byte is requested once a column tile (read factor 1.00)
+// contract    bf16_g32_s8: x is rounded to bf16; codes are exact in it. S of 32 weights that
+//             share all scales starts at +0 and takes steps of 16 products, an m16n8k16 each, as the layout
+//             orders them; X, the sum of their x, is added by halving. Block b of a row belongs to slice b mod
+//             8; a slice takes blocks, groups and terms in order, each as
+//             fma(factors * integer scale, S or X, slice), terms +d*S;
+//             slices are added by halving: slice s < h takes s + h, h = 4 .. 1
+// rounding    inside an instruction it is the hardware's; no column depends on another or on T
+//
+#include "qgen_float.cuh"
+#include "qgen_split.cuh"
+#include "qgen_tiles.cuh"
+
+namespace {
+
+using Class = qgen_bf16;
+constexpr int kTileBytes = 288;   // bytes of a tile: sixteen rows of a block
+constexpr int kSplit = 8;        // warps that share rows: a slice of K each, its blocks dealt to them in turn
+constexpr int kCodeWords = 2;    // code words of a thread, row and block
+constexpr int kValueBytes = 512;   // activation values of a block and column tile
+// Other architectures' compilers want more registers for this text: one CTA at a time there.
+constexpr bool kRoomy = __CUDA_ARCH__ == 900;
+// The code words of thread t for one block of row `row` + 8 * half of a tile, which starts at byte b + skip of shared memory.
+template <int half, int skip = 0>
+__device__ __forceinline__ void block_codes(int b, [[maybe_unused]] int row, [[maybe_unused]] int t, uint32_t* q) {
+    [[maybe_unused]] const int from0 = qgen_keep(b + 16 * row + 4 * t);
+    [[maybe_unused]] const int from1 = qgen_keep(b + 2 * row);
+
+    uint32_t w[1];
+    qgen_words4<1>(w + 0, qgen_shared + skip, from0 + 0 + half * 128);
+    q[0] = ((w[0] & 0x0f0f0f0fu));
+    q[1] = ((w[0] >> 4 & 0x0f0f0f0fu));
+}
+
+// The float factor of the row that f0 holds.
+template <int half, int skip = 0>
+__device__ __forceinline__ float factor_f0(int b, [[maybe_unused]] int row, [[maybe_unused]] int t) {
+    [[maybe_unused]] const int from0 = qgen_keep(b + 16 * row + 4 * t);
+    [[maybe_unused]] const int from1 = qgen_keep(b + 2 * row);
+
+    return qgen_f16_to_f32(*(const uint16_t*)(qgen_shared + skip + from1 + 256 + half * 16));
+}
+
+__device__ __forceinline__ void operand(uint32_t codes, uint32_t& low, uint32_t& high) {
+    const uint2 wide = qgen_widen<Class>(codes);
+    low = wide.x, high = wide.y;
+    low = Class::fma(low, 0x3f803f80u, 0xc308c308u), high = Class::fma(high, 0x3f803f80u, 0xc308c308u);
+}
+
+// x of one piece, two code words: `values` is this thread's part of the first tile's, the next tile's is `stride` further.
+template <int column_tiles>
+__device__ __forceinline__ void load_piece(uint4 (&x)[column_tiles], const uint8_t* values, int64_t stride, int left, int g) {
+#pragma unroll
+    for (int n = 0; n < column_tiles; ++n)
+        x[n] = 8 * n + g < left ? qgen_load_u32x4(values + n * stride) : make_uint4(0, 0, 0, 0);
+}
+
+// One step of the contract for every row and column tile: d += the 16 products of one code word, whose x is in half
+// `half` of the piece.
+template <int half, int row_tiles, int column_tiles>
+__device__ __forceinline__ void multiply(float (&d)[row_tiles][column_tiles][4], const uint32_t (&q)[2 * row_tiles][kCodeWords],
+                                         int word, const uint4 (&x)[column_tiles]) {
+#pragma unroll
+    for (int r = 0; r < row_tiles; ++r) {
+        uint32_t a[4];
+        operand(q[2 * r][word], a[0], a[2]);
+        operand(q[2 * r + 1][word], a[1], a[3]);
+#pragma unroll
+        for (int n = 0; n < column_tiles; ++n)
+            Class::mma(d[r][n], a, half == 0 ? x[n].x : x[n].z, half == 0 ? x[n].y : x[n].w);
+    }
+}
+
+// sum = coefficient * d + sum for the group sums d; coefficients by row.
+template <int row_tiles, int column_tiles>
+__device__ __forceinline__ void fold(float (&sum)[4 * row_tiles * column_tiles], const float (&c)[2 * row_tiles],
+                                     const float (&d)[row_tiles][column_tiles][4]) {
+#pragma unroll
+    for (int i = 0; i < 4 * row_tiles * column_tiles; ++i)
+        sum[i] = __fmaf_rn(c[i / (4 * column_tiles) * 2 + i % 4 / 2], d[i / (4 * column_tiles)][i / 4 % column_tiles][i % 4], sum[i]);
+}
+
+// Adds one block of sixteen rows, the tile at byte `place` of shared memory, times the tokens of `column_tiles` tiles to one
+// slice: rows g and g + 8, tokens 2t and 2t + 1 of every column tile. `left` tokens are left from the first of the CTA on;
+// values and sums point to this thread's part of the block's activations.
+template <int column_tiles>
+__device__ __forceinline__ void add_block(int place, int g, int t, int lane, int blocks, int left, const uint8_t* values,
+                                          const uint8_t* sums, float (&sum)[4 * column_tiles]) {
+    constexpr int row_tiles = 1, rows = 2;
+    const int64_t stride = (int64_t)blocks * kValueBytes;
+    uint32_t q[rows][kCodeWords];
+    block_codes<0>(place, g, t, q[0]);
+    block_codes<1>(place, g, t, q[1]);
+    const float f0[rows] = {factor_f0<0>(place, g, t), factor_f0<1>(place, g, t)};
+    uint4 x0[column_tiles];
+    load_piece<column_tiles>(x0, values + 0 * 512, stride, left, g);
+    {
+        float d[row_tiles][column_tiles][4] = {};
+        multiply<0, row_tiles, column_tiles>(d, q, 0, x0);
+        multiply<1, row_tiles, column_tiles>(d, q, 1, x0);
+        float c[rows];
+#pragma unroll
+        for (int h = 0; h < rows; ++h) c[h] = f0[h];
+        fold<row_tiles, column_tiles>(sum, c, d);
+    }
+}
+
+// y[token][row] for this CTA's share of the rows, and of the tokens up to 8 * column_tiles.
+template <int column_tiles, int warp_blocks, int stages>
+__device__ __forceinline__ void ksplit(const uint8_t* weight, int rows, int blocks, int tokens, const uint8_t* activation,
+                                       float* y, int64_t y_stride) {
+    constexpr int columns = 8 * column_tiles, stage_blocks = kSplit * warp_blocks, slot_bytes = stage_blocks * kTileBytes;
+    using Ring = qgen_tile_ring<kSplit, stages, slot_bytes>;
+
+    const int lane = qgen_keep((int)threadIdx.x % 32), t = qgen_keep(lane % 4), g = qgen_keep(lane / 4);
+    const int warp = __shfl_sync(0xffffffffu, (int)threadIdx.x / 32, 0);  // so that the compiler sees a branch on it as one
+    const int stage_count = (blocks + stage_blocks - 1) / stage_blocks;
+    float* partial = (float*)(qgen_shared + Ring::bytes);
+    uint64_t* barriers = (uint64_t*)(partial + kSplit * columns * qgen_column_stride<1>);
+    Ring ring(barriers);
+    const qgen_handover<kSplit, column_tiles> handover(barriers + 2 * stages, true, warp, lane);
+    __syncthreads();
+
+    const qgen_share share((rows + 15) / 16);
+    const int64_t row_bytes = (int64_t)blocks * kTileBytes;  // of a row tile
+    int ahead_tile = share.begin, ahead_stage = 0, turn = 0;  // turn: of the warp that makes the next request
+    auto request = [&]() {
+        if (turn == warp && ahead_tile < share.end)
+            ring.template fill<1>(weight + ahead_tile * row_bytes + (int64_t)ahead_stage * slot_bytes, row_bytes, 1,
+                                  min(blocks - ahead_stage * stage_blocks, stage_blocks) * kTileBytes, lane);
+        ring.ask();
+        if (++turn == kSplit) turn = 0;
+        if (++ahead_stage == stage_count) ahead_stage = 0, ++ahead_tile;
+    };
+#pragma unroll 1
+    for (int i = 0; i < Ring::ahead; ++i) request();
+    // When the next kernel may begin: as in ksplit_tiled.cu.j2.
+    const bool late = share.end - share.begin <= 1 && (stage_count > stages || (tokens > 1 && column_tiles <= 2));
+    if (!late) qgen_let_next_begin();
+
+    // This thread's part of the activation planes, from the CTA's first token on.
+    const int column = blockIdx.y * columns, left = tokens - column;
+    const int64_t first_place = (int64_t)(column / 8) * blocks + warp;
+    const uint8_t* values = qgen_keep(activation + first_place * kValueBytes + lane * 16);
+    const int row_end = min(rows, share.end * 16);
+    auto finish = [&](int number, int tile) {
+        qgen_add_partials<kSplit, column_tiles, 1>(partial, handover, number, warp, lane, tile, row_end, column, left, y, y_stride);
+    };
+    qgen_wait_for_inputs();
+    int number = 0;
+    for (int tile = share.begin * 16; tile < row_end; tile += 16) {
+        float sum[4 * column_tiles] = {};  // the warp's slice
+#pragma unroll 1
+        for (int stage = 0; stage < stage_count; ++stage) {
+            const int place = ring.wait() + warp * kTileBytes;
+            request();
+            const int64_t first_block = (int64_t)stage * stage_blocks;
+            const uint8_t* values_at = values + first_block * kValueBytes;
+#pragma unroll
+            for (int i = 0; i < warp_blocks; ++i)
+                if (stage * stage_blocks + i * kSplit + warp < blocks)
+                    add_block<column_tiles>(place + i * (kSplit * kTileBytes), g, t, lane, blocks, left,
+                                            values_at + i * (kSplit * kValueBytes), nullptr, sum);
+            ring.release(lane);
+            if (stage == 0 && number > 0) finish(number - 1, tile - 16);
+        }
+        if (late) qgen_let_next_begin();
+        handover.before_write(number);
+        float own[1][column_tiles][1][4];
+#pragma unroll
+        for (int i = 0; i < 4 * column_tiles; ++i) own[0][i / 4][0][i % 4] = sum[i];
+        qgen_write_partial(partial, own, warp, g, t);
+        handover.after_write();
+        ++number;
+    }
+    if (number > 0) finish(number - 1, share.begin * 16 + (number - 1) * 16);
+}
+
+}  // namespace
+
+// capacity 8 tokens, 16 rows, 8 warps, 8 blocks a warp and stage, 4 stages; 78928 bytes of shared memory
+extern "C" __global__ void __launch_bounds__(256, kRoomy ? 2 : 1)
+mul_mat_q4_0_bf16_t8__ksplit_mma_tiled_w8(const uint8_t* __restrict__ weight, int rows, int blocks, int tokens,
+    const uint8_t* __restrict__ activation, float* __restrict__ y, int64_t y_stride) {
+    ksplit<1, 8, 4>(weight, rows, blocks, tokens, activation, y, y_stride);
+}
+
+// capacity 16 tokens, 16 rows, 8 warps, 8 blocks a warp and stage, 3 stages; 65600 bytes of shared memory
+extern "C" __global__ void __launch_bounds__(256, kRoomy ? 2 : 1)
+mul_mat_q4_0_bf16_t16__ksplit_mma_tiled_w8(const uint8_t* __restrict__ weight, int rows, int blocks, int tokens,
+    const uint8_t* __restrict__ activation, float* __restrict__ y, int64_t y_stride) {
+    ksplit<2, 8, 3>(weight, rows, blocks, tokens, activation, y, y_stride);
+}
