@@ -318,6 +318,10 @@ __device__ __forceinline__ void ksplit(const uint8_t* weight, int rows, int bloc
     __syncthreads();
 
     const qgen_share share((rows + 15) / 16);
+    // Where CTAs take one turn each, the next kernel's CTAs may pile up on the multiprocessors that are left first: they
+    // come later then. For which tokens that is worth it was measured.
+    const bool late = share.end - share.begin <= row_tiles && (column_tiles <= 2 ? tokens > 1 : blocks > stages * stage_blocks);
+    if (!late) qgen_let_next_begin();
     const int64_t row_bytes = (int64_t)blocks * kTileBytes;  // of a row tile
     int ahead_tile = share.begin, ahead_stage = 0, turn = 0;  // turn: of the warp that makes the next request
     auto request = [&]() {
@@ -330,10 +334,6 @@ __device__ __forceinline__ void ksplit(const uint8_t* weight, int rows, int bloc
     };
 #pragma unroll 1
     for (int i = 0; i < Ring::ahead; ++i) request();
-    // Where CTAs take one turn each, and longer than for what they asked ahead, the next kernel's CTAs would pile up on the
-    // multiprocessors that are left first: they come later then. So they do, as measured, where a few tokens share a rung.
-    const bool late = share.end - share.begin <= row_tiles && (stage_count > stages || (tokens > 1 && column_tiles <= 2));
-    if (!late) qgen_let_next_begin();
 
     // The CTAs' column tiles, as equal as eight tokens allow: one with few columns would wait for one with many.
     const int column_share = column_tiles <= 2 ? columns : ((tokens + 7) / 8 + (int)gridDim.y - 1) / (int)gridDim.y * 8;
@@ -387,7 +387,7 @@ __device__ __forceinline__ void ksplit(const uint8_t* weight, int rows, int bloc
 }  // namespace
 
 // capacity 1 tokens, 16 rows a CTA, 4 warps, 32 blocks of K a stage, 4 stages; 35152 bytes of shared memory
-extern "C" __global__ void __launch_bounds__(128, kRoomy ? 4 : 1)
+extern "C" __global__ void __launch_bounds__(128, kRoomy ? 5 : 1)
 mul_mat_mxfp4_q8_g32_t1__ksplit_mma_tiled_w4(const uint8_t* __restrict__ weight, int rows, int blocks, int tokens,
     const uint8_t* __restrict__ activation, float* __restrict__ y, int64_t y_stride) {
     qgen_single<SingleWork, 4, 4, kTileBytes>(weight, rows, blocks, activation, y, y_stride);

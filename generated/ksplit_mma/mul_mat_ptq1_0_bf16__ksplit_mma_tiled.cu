@@ -40,7 +40,7 @@ __device__ __forceinline__ void block_codes(int b, [[maybe_unused]] int row, [[m
     qgen_words1<1>(w + 1, qgen_shared + skip, from2 + 256 + half * 96);
     {
         // Digit n of a byte is p(n) - 3 p(n-1), where p(n) is the value of its first n digits.
-        const uint32_t even = w[0] & 0x00ff00ffu, odd = w[0] >> 8 & 0x00ff00ffu;
+        const uint32_t even = w[0] & 0x00ff00ffu, odd = qgen_prmt(w[0], 0u, 0x4341u);
         [[maybe_unused]] const uint32_t p1 = qgen_leading_digits(even, odd, 3u);
         [[maybe_unused]] const uint32_t p2 = qgen_leading_digits(even, odd, 9u);
         [[maybe_unused]] const uint32_t p3 = qgen_leading_digits(even, odd, 27u);
@@ -54,7 +54,7 @@ __device__ __forceinline__ void block_codes(int b, [[maybe_unused]] int row, [[m
     }
     {
         // Digit n of a byte is p(n) - 3 p(n-1), where p(n) is the value of its first n digits.
-        const uint32_t even = w[1] & 0x00ff00ffu, odd = w[1] >> 8 & 0x00ff00ffu;
+        const uint32_t even = w[1] & 0x00ff00ffu, odd = qgen_prmt(w[1], 0u, 0x4341u);
         [[maybe_unused]] const uint32_t p1 = qgen_leading_digits(even, odd, 3u);
         [[maybe_unused]] const uint32_t p2 = qgen_leading_digits(even, odd, 9u);
         [[maybe_unused]] const uint32_t p3 = qgen_leading_digits(even, odd, 27u);
@@ -185,6 +185,9 @@ __device__ __forceinline__ void ksplit(const uint8_t* weight, int rows, int bloc
     __syncthreads();
 
     const qgen_share share((rows + 15) / 16);
+    // When the next kernel may begin: as in ksplit_tiled.cu.j2.
+    const bool late = share.end - share.begin <= 1 && (column_tiles <= 2 ? tokens > 1 : blocks > stages * stage_blocks);
+    if (!late) qgen_let_next_begin();
     const int64_t row_bytes = (int64_t)blocks * kTileBytes;  // of a row tile
     int ahead_tile = share.begin, ahead_stage = 0, turn = 0;  // turn: of the warp that makes the next request
     auto request = [&]() {
@@ -197,9 +200,6 @@ __device__ __forceinline__ void ksplit(const uint8_t* weight, int rows, int bloc
     };
 #pragma unroll 1
     for (int i = 0; i < Ring::ahead; ++i) request();
-    // When the next kernel may begin: as in ksplit_tiled.cu.j2.
-    const bool late = share.end - share.begin <= 1 && (stage_count > stages || (tokens > 1 && column_tiles <= 2));
-    if (!late) qgen_let_next_begin();
 
     // This thread's part of the activation planes, from the CTA's first token on.
     const int column = blockIdx.y * columns, left = tokens - column;

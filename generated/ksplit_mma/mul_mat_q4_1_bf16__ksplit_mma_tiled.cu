@@ -159,6 +159,9 @@ __device__ __forceinline__ void ksplit(const uint8_t* weight, int rows, int bloc
     __syncthreads();
 
     const qgen_share share((rows + 15) / 16);
+    // When the next kernel may begin: as in ksplit_tiled.cu.j2.
+    const bool late = share.end - share.begin <= 1 && (column_tiles <= 2 ? tokens > 1 : blocks > stages * stage_blocks);
+    if (!late) qgen_let_next_begin();
     const int64_t row_bytes = (int64_t)blocks * kTileBytes;  // of a row tile
     int ahead_tile = share.begin, ahead_stage = 0, turn = 0;  // turn: of the warp that makes the next request
     auto request = [&]() {
@@ -171,9 +174,6 @@ __device__ __forceinline__ void ksplit(const uint8_t* weight, int rows, int bloc
     };
 #pragma unroll 1
     for (int i = 0; i < Ring::ahead; ++i) request();
-    // When the next kernel may begin: as in ksplit_tiled.cu.j2.
-    const bool late = share.end - share.begin <= 1 && (stage_count > stages || (tokens > 1 && column_tiles <= 2));
-    if (!late) qgen_let_next_begin();
 
     // This thread's part of the activation planes, from the CTA's first token on.
     const int column = blockIdx.y * columns, left = tokens - column;

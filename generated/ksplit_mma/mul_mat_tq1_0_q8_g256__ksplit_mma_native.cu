@@ -42,7 +42,7 @@ __device__ __forceinline__ void block_codes(int b, int t, uint32_t* q) {
     qgen_words1<3>(w + 0, qgen_shared, from1);
     {
         // Digit n of a byte is p(n) - 3 p(n-1), where p(n) is the value of its first n digits.
-        const uint32_t even = w[0] & 0x00ff00ffu, odd = w[0] >> 8 & 0x00ff00ffu;
+        const uint32_t even = w[0] & 0x00ff00ffu, odd = qgen_prmt(w[0], 0u, 0x4341u);
         [[maybe_unused]] const uint32_t p1 = qgen_leading_digits(even, odd, 3u);
         [[maybe_unused]] const uint32_t p2 = qgen_leading_digits(even, odd, 9u);
         [[maybe_unused]] const uint32_t p3 = qgen_leading_digits(even, odd, 27u);
@@ -56,7 +56,7 @@ __device__ __forceinline__ void block_codes(int b, int t, uint32_t* q) {
     }
     {
         // Digit n of a byte is p(n) - 3 p(n-1), where p(n) is the value of its first n digits.
-        const uint32_t even = w[1] & 0x00ff00ffu, odd = w[1] >> 8 & 0x00ff00ffu;
+        const uint32_t even = w[1] & 0x00ff00ffu, odd = qgen_prmt(w[1], 0u, 0x4341u);
         [[maybe_unused]] const uint32_t p1 = qgen_leading_digits(even, odd, 3u);
         [[maybe_unused]] const uint32_t p2 = qgen_leading_digits(even, odd, 9u);
         [[maybe_unused]] const uint32_t p3 = qgen_leading_digits(even, odd, 27u);
@@ -70,7 +70,7 @@ __device__ __forceinline__ void block_codes(int b, int t, uint32_t* q) {
     }
     {
         // Digit n of a byte is p(n) - 3 p(n-1), where p(n) is the value of its first n digits.
-        const uint32_t even = w[2] & 0x00ff00ffu, odd = w[2] >> 8 & 0x00ff00ffu;
+        const uint32_t even = w[2] & 0x00ff00ffu, odd = qgen_prmt(w[2], 0u, 0x4341u);
         [[maybe_unused]] const uint32_t p1 = qgen_leading_digits(even, odd, 3u);
         [[maybe_unused]] const uint32_t p2 = qgen_leading_digits(even, odd, 9u);
         [[maybe_unused]] const uint32_t p3 = qgen_leading_digits(even, odd, 27u);

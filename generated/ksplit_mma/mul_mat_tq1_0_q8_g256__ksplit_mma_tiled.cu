@@ -13,6 +13,7 @@
 // integers    exact: no sum of a unit exceeds 97536
 //
 #include "qgen_mma.cuh"
+#include "qgen_single.cuh"
 #include "qgen_split.cuh"
 #include "qgen_tiles.cuh"
 
@@ -42,7 +43,7 @@ __device__ __forceinline__ void block_codes(int b, [[maybe_unused]] int row, [[m
     qgen_words4<1>(w + 2, qgen_shared + skip, from2 + 512 + half * 128);
     {
         // Digit n of a byte is p(n) - 3 p(n-1), where p(n) is the value of its first n digits.
-        const uint32_t even = w[0] & 0x00ff00ffu, odd = w[0] >> 8 & 0x00ff00ffu;
+        const uint32_t even = w[0] & 0x00ff00ffu, odd = qgen_prmt(w[0], 0u, 0x4341u);
         [[maybe_unused]] const uint32_t p1 = qgen_leading_digits(even, odd, 3u);
         [[maybe_unused]] const uint32_t p2 = qgen_leading_digits(even, odd, 9u);
         [[maybe_unused]] const uint32_t p3 = qgen_leading_digits(even, odd, 27u);
@@ -56,7 +57,7 @@ __device__ __forceinline__ void block_codes(int b, [[maybe_unused]] int row, [[m
     }
     {
         // Digit n of a byte is p(n) - 3 p(n-1), where p(n) is the value of its first n digits.
-        const uint32_t even = w[1] & 0x00ff00ffu, odd = w[1] >> 8 & 0x00ff00ffu;
+        const uint32_t even = w[1] & 0x00ff00ffu, odd = qgen_prmt(w[1], 0u, 0x4341u);
         [[maybe_unused]] const uint32_t p1 = qgen_leading_digits(even, odd, 3u);
         [[maybe_unused]] const uint32_t p2 = qgen_leading_digits(even, odd, 9u);
         [[maybe_unused]] const uint32_t p3 = qgen_leading_digits(even, odd, 27u);
@@ -70,7 +71,7 @@ __device__ __forceinline__ void block_codes(int b, [[maybe_unused]] int row, [[m
     }
     {
         // Digit n of a byte is p(n) - 3 p(n-1), where p(n) is the value of its first n digits.
-        const uint32_t even = w[2] & 0x00ff00ffu, odd = w[2] >> 8 & 0x00ff00ffu;
+        const uint32_t even = w[2] & 0x00ff00ffu, odd = qgen_prmt(w[2], 0u, 0x4341u);
         [[maybe_unused]] const uint32_t p1 = qgen_leading_digits(even, odd, 3u);
         [[maybe_unused]] const uint32_t p2 = qgen_leading_digits(even, odd, 9u);
         [[maybe_unused]] const uint32_t p3 = qgen_leading_digits(even, odd, 27u);
@@ -122,15 +123,30 @@ struct Record {
 #pragma unroll
         for (int u = 0; u < kUnits; ++u) start[u] = qgen_load_u32x4(from.starts + skip + 64 * u);
     }
+    // The same of one token alone, where all columns are that token; `from` points to what is its own.
+    __device__ __forceinline__ void load_one(const From& from, int64_t skip) {
+#pragma unroll
+        for (int c = 0; c < kChunks; ++c) {
+            const uint4 v = qgen_load_u32x4(from.codes + skip + 512 * c);
+            x[4 * c] = v.x, x[4 * c + 1] = v.y, x[4 * c + 2] = v.z, x[4 * c + 3] = v.w;
+        }
+#pragma unroll
+        for (int s = 0; s < kScales; ++s) dx[2 * s] = dx[2 * s + 1] = qgen_load_f32((const float*)(from.scales + skip + 8 * s));
+#pragma unroll
+        for (int u = 0; u < kUnits; ++u) {
+            const uint32_t v = qgen_load_u32(from.starts + skip + 64 * u);
+            start[u] = make_uint4(v, v, v, v);
+        }
+    }
 };
 
 // Adds a bundle of `row_tiles` times 16 rows times the tokens of `column_tiles` tiles to the slice sums of this thread:
 // rows g and g + 8 of every row tile, tokens 2t and 2t + 1 of every column tile; of two row tiles only the first unless
 // `whole`.
-// place: where in shared memory each row tile's first block starts
+// place: where in shared memory each row tile's first block starts, less skip_tiles bytes
 // left: tokens from the CTA's first on; inside: blocks of the bundle that there are
 // skip: bytes from `from` to the bundle's record of the first column tile; those of the next come tile_bytes later
-template <int column_tiles, int row_tiles>
+template <int column_tiles, int row_tiles, int skip_tiles = 0>
 __device__ __forceinline__ void add_bundle(const int (&place)[row_tiles], int row, int lane, int t, int left, int inside, bool whole,
                                            const Record::From& from, int64_t skip, int64_t tile_bytes, const Record* first,
                                            float (*sum)[column_tiles][row_tiles][4]) {
@@ -143,14 +159,14 @@ __device__ __forceinline__ void add_bundle(const int (&place)[row_tiles], int ro
 #pragma unroll
         for (int j = 0; j < kBundle; ++j)
             if (m < 1 || whole) {
-                block_codes<0>(place[m] + j * (kSplit * kTileBytes), row, t, q[m][0] + j * kCodeWords);
-                block_codes<1>(place[m] + j * (kSplit * kTileBytes), row, t, q[m][1] + j * kCodeWords);
+                block_codes<0, skip_tiles>(place[m] + j * (kSplit * kTileBytes), row, t, q[m][0] + j * kCodeWords);
+                block_codes<1, skip_tiles>(place[m] + j * (kSplit * kTileBytes), row, t, q[m][1] + j * kCodeWords);
             }
     float f0_0[row_tiles][2];
 #pragma unroll
     for (int m = 0; m < 2 * row_tiles; ++m) {
         const int at = place[m / 2];
-        f0_0[m / 2][m % 2] = m % 2 ? factor_0_0<1>(at, row, t) : factor_0_0<0>(at, row, t);
+        f0_0[m / 2][m % 2] = m % 2 ? factor_0_0<1, skip_tiles>(at, row, t) : factor_0_0<0, skip_tiles>(at, row, t);
     }
 #pragma unroll
     for (int n = 0; n < column_tiles; ++n) {
@@ -182,6 +198,80 @@ __device__ __forceinline__ void add_bundle(const int (&place)[row_tiles], int ro
     }
 }
 
+// All threads of a quad keep the same sums of rows g and g + 8, by slice of their warp. Those of odd columns, which
+// add_bundle would make too, are used by nobody, so that the compiler leaves them out.
+template <int warp_blocks>
+struct TokenWork {
+    static constexpr int warps = 4, stage_blocks = warps * warp_blocks, slices = kSlices / warps;
+
+    const int t, row, warp;
+    const Record::From from;  // of the warp's first block
+    Record next;  // of the block to be added next
+    float sum[slices][1][1][4];
+
+    __device__ __forceinline__ TokenWork(const uint8_t* activation, int blocks, int token, int warp, int t, int row)
+        : t(t), row(row), warp(warp), from(from_of(activation + ((int64_t)(token / 8) * blocks + warp) * kRecordBytes, token % 8, t)) {}
+
+    static __device__ __forceinline__ Record::From from_of(const uint8_t* record, int token, int t) {
+        return {qgen_keep(record + (token * 4 + t) * 16), qgen_keep(record + token / 2 * (8 * kScales) + token % 2 * 4 + 2048), qgen_keep(record + token / 2 * 16 + token % 2 * 4 + 2080)};
+    }
+
+    __device__ __forceinline__ void begin() {
+#pragma unroll
+        for (int s = 0; s < slices; ++s) sum[s][0][0][0] = sum[s][0][0][1] = sum[s][0][0][2] = sum[s][0][0][3] = 0.0f;
+    }
+
+    __device__ __forceinline__ void load(int stage, int left) {
+        at = (int64_t)(stage * stage_blocks) * kRecordBytes;
+        if (warp < left) next.load_one(from, at);
+    }
+
+    __device__ __forceinline__ void add(int slot, int left) {
+        slot += warp * kTileBytes;
+        if (left >= stage_blocks || warp_blocks == 1) {
+            if (warp_blocks > 1 || warp < left) add_all<0>(slot);
+            qgen_turn_slices<warp_blocks>(sum);
+            return;
+        }
+#pragma unroll 1
+        for (int i = 0; i < warp_blocks; ++i) {
+            if (warp + i * warps < left) {
+                next.load_one(from, at + i * (warps * kRecordBytes));
+                const int place[1] = {slot + i * (warps * kTileBytes)};
+                add_bundle<1, 1>(place, row, 4 * row + t, t, 8, 1, false, from, 0, 0, &next, sum);
+            }
+            qgen_turn_slices<1>(sum);
+        }
+    }
+
+    // The warp's blocks of a whole stage from number i on; before each is added, the record of the next is asked for. No
+    // branch lies between them: where branches meet again, records would be copied from register to register.
+    template <int i>
+    __device__ __forceinline__ void add_all(int slot) {
+        if constexpr (i < warp_blocks) {
+            const Record own = next;
+            if constexpr (i + 1 < warp_blocks) next.load_one(from, at + (i + 1) * (warps * kRecordBytes));
+            const int place[1] = {slot};
+            add_bundle<1, 1, i * warps * kTileBytes>(place, row, 4 * row + t, t, 8, 1, false, from, 0, 0, &own, sum + i % slices);
+            add_all<i + 1>(slot);
+        }
+    }
+
+    __device__ __forceinline__ void store(float* terms) {
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            float own[slices];
+#pragma unroll
+            for (int s = 0; s < slices; ++s) own[s] = sum[s][0][0][2 * h];
+            const float total = qgen_halving_sum<slices>(own);
+            if (t == 0) terms[row + 8 * h] = total;
+        }
+    }
+
+private:
+    int64_t at;  // bytes from the first stage's records to the stage's
+};
+
 // y[token][row] for this CTA's share of the rows, and of the tokens up to 8 * column_tiles.
 template <int column_tiles, int row_tiles, int warp_bundles, int stages>
 __device__ __forceinline__ void ksplit(const uint8_t* weight, int rows, int blocks, int tokens, const uint8_t* activation,
@@ -202,6 +292,10 @@ __device__ __forceinline__ void ksplit(const uint8_t* weight, int rows, int bloc
     __syncthreads();
 
     const qgen_share share((rows + 15) / 16);
+    // Where CTAs take one turn each, the next kernel's CTAs may pile up on the multiprocessors that are left first: they
+    // come later then. For which tokens that is worth it was measured.
+    const bool late = share.end - share.begin <= row_tiles && (column_tiles <= 2 ? tokens > 1 : blocks > stages * stage_blocks);
+    if (!late) qgen_let_next_begin();
     const int64_t row_bytes = (int64_t)blocks * kTileBytes;  // of a row tile
     int ahead_tile = share.begin, ahead_stage = 0, turn = 0;  // turn: of the warp that makes the next request
     auto request = [&]() {
@@ -214,10 +308,6 @@ __device__ __forceinline__ void ksplit(const uint8_t* weight, int rows, int bloc
     };
 #pragma unroll 1
     for (int i = 0; i < Ring::ahead; ++i) request();
-    // Where CTAs take one turn each, and longer than for what they asked ahead, the next kernel's CTAs would pile up on the
-    // multiprocessors that are left first: they come later then. So they do, as measured, where a few tokens share a rung.
-    const bool late = share.end - share.begin <= row_tiles && (stage_count > stages || (tokens > 1 && column_tiles <= 2));
-    if (!late) qgen_let_next_begin();
 
     // The CTAs' column tiles, as equal as eight tokens allow: one with few columns would wait for one with many.
     const int column_share = column_tiles <= 2 ? columns : ((tokens + 7) / 8 + (int)gridDim.y - 1) / (int)gridDim.y * 8;
@@ -270,6 +360,14 @@ __device__ __forceinline__ void ksplit(const uint8_t* weight, int rows, int bloc
 
 }  // namespace
 
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 900
+// capacity 1 tokens, 16 rows a CTA, 4 warps, 16 blocks of K a stage, 3 stages; 41792 bytes of shared memory
+extern "C" __global__ void __launch_bounds__(128, kRoomy ? 5 : 1)
+mul_mat_tq1_0_q8_g256_t1__ksplit_mma_tiled_w4(const uint8_t* __restrict__ weight, int rows, int blocks, int tokens,
+    const uint8_t* __restrict__ activation, float* __restrict__ y, int64_t y_stride) {
+    qgen_single<TokenWork<4>, 4, 3, kTileBytes>(weight, rows, blocks, activation, y, y_stride);
+}
+#endif
 // capacity 8 tokens, 16 rows a CTA, 8 warps, 16 blocks of K a stage, 3 stages; 46656 bytes of shared memory
 extern "C" __global__ void __launch_bounds__(256, kRoomy ? 2 : 1)
 mul_mat_tq1_0_q8_g256_t8__ksplit_mma_tiled_w8(const uint8_t* __restrict__ weight, int rows, int blocks, int tokens,

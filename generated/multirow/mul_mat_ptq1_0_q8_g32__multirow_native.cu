@@ -46,7 +46,7 @@ __device__ __forceinline__ void decode0(const uint8_t* stage, int b, int t, Row0
     qgen_words4<4>(w + 0, stage, b);
     {
         // Digit n of a byte is p(n) - 3 p(n-1), where p(n) is the value of its first n digits.
-        const uint32_t even = w[0] & 0x00ff00ffu, odd = w[0] >> 8 & 0x00ff00ffu;
+        const uint32_t even = w[0] & 0x00ff00ffu, odd = qgen_prmt(w[0], 0u, 0x4341u);
         [[maybe_unused]] const uint32_t p1 = qgen_leading_digits(even, odd, 3u);
         [[maybe_unused]] const uint32_t p2 = qgen_leading_digits(even, odd, 9u);
         q[0] = p1;
@@ -54,7 +54,7 @@ __device__ __forceinline__ void decode0(const uint8_t* stage, int b, int t, Row0
     }
     {
         // Digit n of a byte is p(n) - 3 p(n-1), where p(n) is the value of its first n digits.
-        const uint32_t even = w[1] & 0x00ff00ffu, odd = w[1] >> 8 & 0x00ff00ffu;
+        const uint32_t even = w[1] & 0x00ff00ffu, odd = qgen_prmt(w[1], 0u, 0x4341u);
         [[maybe_unused]] const uint32_t p1 = qgen_leading_digits(even, odd, 3u);
         [[maybe_unused]] const uint32_t p2 = qgen_leading_digits(even, odd, 9u);
         q[2] = p1;
@@ -62,7 +62,7 @@ __device__ __forceinline__ void decode0(const uint8_t* stage, int b, int t, Row0
     }
     {
         // Digit n of a byte is p(n) - 3 p(n-1), where p(n) is the value of its first n digits.
-        const uint32_t even = w[2] & 0x00ff00ffu, odd = w[2] >> 8 & 0x00ff00ffu;
+        const uint32_t even = w[2] & 0x00ff00ffu, odd = qgen_prmt(w[2], 0u, 0x4341u);
         [[maybe_unused]] const uint32_t p1 = qgen_leading_digits(even, odd, 3u);
         [[maybe_unused]] const uint32_t p2 = qgen_leading_digits(even, odd, 9u);
         q[4] = p1;
@@ -70,7 +70,7 @@ __device__ __forceinline__ void decode0(const uint8_t* stage, int b, int t, Row0
     }
     {
         // Digit n of a byte is p(n) - 3 p(n-1), where p(n) is the value of its first n digits.
-        const uint32_t even = w[3] & 0x00ff00ffu, odd = w[3] >> 8 & 0x00ff00ffu;
+        const uint32_t even = w[3] & 0x00ff00ffu, odd = qgen_prmt(w[3], 0u, 0x4341u);
         [[maybe_unused]] const uint32_t p1 = qgen_leading_digits(even, odd, 3u);
         [[maybe_unused]] const uint32_t p2 = qgen_leading_digits(even, odd, 9u);
         q[6] = p1;
@@ -133,7 +133,7 @@ __device__ __forceinline__ void decode1(const uint8_t* stage, int b, int t, Row1
     qgen_words4<4>(w + 0, stage, b);
     {
         // Digit n of a byte is p(n) - 3 p(n-1), where p(n) is the value of its first n digits.
-        const uint32_t even = w[0] & 0x00ff00ffu, odd = w[0] >> 8 & 0x00ff00ffu;
+        const uint32_t even = w[0] & 0x00ff00ffu, odd = qgen_prmt(w[0], 0u, 0x4341u);
         [[maybe_unused]] const uint32_t p1 = qgen_leading_digits(even, odd, 3u);
         [[maybe_unused]] const uint32_t p2 = qgen_leading_digits(even, odd, 9u);
         [[maybe_unused]] const uint32_t p3 = qgen_leading_digits(even, odd, 27u);
@@ -143,7 +143,7 @@ __device__ __forceinline__ void decode1(const uint8_t* stage, int b, int t, Row1
     }
     {
         // Digit n of a byte is p(n) - 3 p(n-1), where p(n) is the value of its first n digits.
-        const uint32_t even = w[1] & 0x00ff00ffu, odd = w[1] >> 8 & 0x00ff00ffu;
+        const uint32_t even = w[1] & 0x00ff00ffu, odd = qgen_prmt(w[1], 0u, 0x4341u);
         [[maybe_unused]] const uint32_t p1 = qgen_leading_digits(even, odd, 3u);
         [[maybe_unused]] const uint32_t p2 = qgen_leading_digits(even, odd, 9u);
         [[maybe_unused]] const uint32_t p3 = qgen_leading_digits(even, odd, 27u);
@@ -153,7 +153,7 @@ __device__ __forceinline__ void decode1(const uint8_t* stage, int b, int t, Row1
     }
     {
         // Digit n of a byte is p(n) - 3 p(n-1), where p(n) is the value of its first n digits.
-        const uint32_t even = w[2] & 0x00ff00ffu, odd = w[2] >> 8 & 0x00ff00ffu;
+        const uint32_t even = w[2] & 0x00ff00ffu, odd = qgen_prmt(w[2], 0u, 0x4341u);
         [[maybe_unused]] const uint32_t p1 = qgen_leading_digits(even, odd, 3u);
         [[maybe_unused]] const uint32_t p2 = qgen_leading_digits(even, odd, 9u);
         [[maybe_unused]] const uint32_t p3 = qgen_leading_digits(even, odd, 27u);
@@ -163,7 +163,7 @@ __device__ __forceinline__ void decode1(const uint8_t* stage, int b, int t, Row1
     }
     {
         // Digit n of a byte is p(n) - 3 p(n-1), where p(n) is the value of its first n digits.
-        const uint32_t even = w[3] & 0x00ff00ffu, odd = w[3] >> 8 & 0x00ff00ffu;
+        const uint32_t even = w[3] & 0x00ff00ffu, odd = qgen_prmt(w[3], 0u, 0x4341u);
         [[maybe_unused]] const uint32_t p1 = qgen_leading_digits(even, odd, 3u);
         [[maybe_unused]] const uint32_t p2 = qgen_leading_digits(even, odd, 9u);
         [[maybe_unused]] const uint32_t p3 = qgen_leading_digits(even, odd, 27u);
@@ -228,7 +228,7 @@ __device__ __forceinline__ void decode2(const uint8_t* stage, int b, int t, Row2
     qgen_words4<6>(w + 0, stage, b);
     {
         // Digit n of a byte is p(n) - 3 p(n-1), where p(n) is the value of its first n digits.
-        const uint32_t even = w[0] & 0x00ff00ffu, odd = w[0] >> 8 & 0x00ff00ffu;
+        const uint32_t even = w[0] & 0x00ff00ffu, odd = qgen_prmt(w[0], 0u, 0x4341u);
         [[maybe_unused]] const uint32_t p1 = qgen_leading_digits(even, odd, 3u);
         [[maybe_unused]] const uint32_t p2 = qgen_leading_digits(even, odd, 9u);
         [[maybe_unused]] const uint32_t p3 = qgen_leading_digits(even, odd, 27u);
@@ -238,7 +238,7 @@ __device__ __forceinline__ void decode2(const uint8_t* stage, int b, int t, Row2
     }
     {
         // Digit n of a byte is p(n) - 3 p(n-1), where p(n) is the value of its first n digits.
-        const uint32_t even = w[1] & 0x00ff00ffu, odd = w[1] >> 8 & 0x00ff00ffu;
+        const uint32_t even = w[1] & 0x00ff00ffu, odd = qgen_prmt(w[1], 0u, 0x4341u);
         [[maybe_unused]] const uint32_t p1 = qgen_leading_digits(even, odd, 3u);
         [[maybe_unused]] const uint32_t p2 = qgen_leading_digits(even, odd, 9u);
         [[maybe_unused]] const uint32_t p3 = qgen_leading_digits(even, odd, 27u);
@@ -248,7 +248,7 @@ __device__ __forceinline__ void decode2(const uint8_t* stage, int b, int t, Row2
     }
     {
         // Digit n of a byte is p(n) - 3 p(n-1), where p(n) is the value of its first n digits.
-        const uint32_t even = w[2] & 0x00ff00ffu, odd = w[2] >> 8 & 0x00ff00ffu;
+        const uint32_t even = w[2] & 0x00ff00ffu, odd = qgen_prmt(w[2], 0u, 0x4341u);
         [[maybe_unused]] const uint32_t p1 = qgen_leading_digits(even, odd, 3u);
         [[maybe_unused]] const uint32_t p2 = qgen_leading_digits(even, odd, 9u);
         [[maybe_unused]] const uint32_t p3 = qgen_leading_digits(even, odd, 27u);
@@ -258,7 +258,7 @@ __device__ __forceinline__ void decode2(const uint8_t* stage, int b, int t, Row2
     }
     {
         // Digit n of a byte is p(n) - 3 p(n-1), where p(n) is the value of its first n digits.
-        const uint32_t even = w[3] & 0x00ff00ffu, odd = w[3] >> 8 & 0x00ff00ffu;
+        const uint32_t even = w[3] & 0x00ff00ffu, odd = qgen_prmt(w[3], 0u, 0x4341u);
         [[maybe_unused]] const uint32_t p1 = qgen_leading_digits(even, odd, 3u);
         [[maybe_unused]] const uint32_t p2 = qgen_leading_digits(even, odd, 9u);
         [[maybe_unused]] const uint32_t p3 = qgen_leading_digits(even, odd, 27u);
@@ -268,7 +268,7 @@ __device__ __forceinline__ void decode2(const uint8_t* stage, int b, int t, Row2
     }
     {
         // Digit n of a byte is p(n) - 3 p(n-1), where p(n) is the value of its first n digits.
-        const uint32_t even = w[4] & 0x00ff00ffu, odd = w[4] >> 8 & 0x00ff00ffu;
+        const uint32_t even = w[4] & 0x00ff00ffu, odd = qgen_prmt(w[4], 0u, 0x4341u);
         [[maybe_unused]] const uint32_t p1 = qgen_leading_digits(even, odd, 3u);
         [[maybe_unused]] const uint32_t p2 = qgen_leading_digits(even, odd, 9u);
         q[4] = p1;
@@ -276,7 +276,7 @@ __device__ __forceinline__ void decode2(const uint8_t* stage, int b, int t, Row2
     }
     {
         // Digit n of a byte is p(n) - 3 p(n-1), where p(n) is the value of its first n digits.
-        const uint32_t even = w[5] & 0x00ff00ffu, odd = w[5] >> 8 & 0x00ff00ffu;
+        const uint32_t even = w[5] & 0x00ff00ffu, odd = qgen_prmt(w[5], 0u, 0x4341u);
         [[maybe_unused]] const uint32_t p1 = qgen_leading_digits(even, odd, 3u);
         [[maybe_unused]] const uint32_t p2 = qgen_leading_digits(even, odd, 9u);
         q[6] = p1;
@@ -339,7 +339,7 @@ __device__ __forceinline__ void decode3(const uint8_t* stage, int b, int t, Row3
     qgen_words4<2>(w + 4, stage, b + 16);
     {
         // Digit n of a byte is p(n) - 3 p(n-1), where p(n) is the value of its first n digits.
-        const uint32_t even = w[4] & 0x00ff00ffu, odd = w[4] >> 8 & 0x00ff00ffu;
+        const uint32_t even = w[4] & 0x00ff00ffu, odd = qgen_prmt(w[4], 0u, 0x4341u);
         [[maybe_unused]] const uint32_t p1 = qgen_leading_digits(even, odd, 3u);
         [[maybe_unused]] const uint32_t p2 = qgen_leading_digits(even, odd, 9u);
         [[maybe_unused]] const uint32_t p3 = qgen_leading_digits(even, odd, 27u);
@@ -351,7 +351,7 @@ __device__ __forceinline__ void decode3(const uint8_t* stage, int b, int t, Row3
     }
     {
         // Digit n of a byte is p(n) - 3 p(n-1), where p(n) is the value of its first n digits.
-        const uint32_t even = w[5] & 0x00ff00ffu, odd = w[5] >> 8 & 0x00ff00ffu;
+        const uint32_t even = w[5] & 0x00ff00ffu, odd = qgen_prmt(w[5], 0u, 0x4341u);
         [[maybe_unused]] const uint32_t p1 = qgen_leading_digits(even, odd, 3u);
         [[maybe_unused]] const uint32_t p2 = qgen_leading_digits(even, odd, 9u);
         [[maybe_unused]] const uint32_t p3 = qgen_leading_digits(even, odd, 27u);

@@ -26,6 +26,7 @@ class Nest:
     row_tiles:  turns of the loop over row tiles
     stages:     turns of the loop over K inside it, all of them
     dots:       executions of the dot instructions in it, in the order they are written: IDP or IMMA
+    tail:       turns of a loop over blocks inside it, all of them, and executions of the dots there; none without one
     bulk:       weights come by bulk copies, asked for by one warp at a time; else by cp.async of every warp
     before:     requests for weights ahead of the row tiles, by place in the text; bulk: one place in a loop
     ahead:      turns of that loop
@@ -48,6 +49,7 @@ class Nest:
     copies: float = 0.0
     sums: tuple[float, float] | None = None
     sum_turns: float = 1.0
+    tail: tuple[float, float] | None = None
     barriers: tuple[float, int] = (0.0, 0)
 
 
@@ -172,10 +174,10 @@ def _ksplit(planned: plan.KsplitPlan, rung: plan.Rung, problem: Problem) -> Nest
     shares = _shares(-(-problem.rows // plan.TILE_ROWS), launch.grid, planned.tile is not None)
     turns = [-(-share // rung.row_tiles) for share in shares]
     stages = -(-problem.blocks // rung.stage_blocks)
-    single = rung.columns == 1
+    single, token = rung.columns == 1 and planned.one == "blocks", rung.columns == 1 and planned.one == "token"
     requests = [count * stages for count in turns]
     ahead = max(rung.stages - 2, 1)
-    units = 1 if single else rung.row_tiles * rung.column_tiles
+    units = 1 if rung.columns == 1 else rung.row_tiles * rung.column_tiles
     adding = min(1.0, units / rung.warps)
     whole = fmean(share // rung.row_tiles for share in shares)
     return Nest(
@@ -184,6 +186,8 @@ def _ksplit(planned: plan.KsplitPlan, rung: plan.Rung, problem: Problem) -> Nest
         stages=fmean(turns) * stages,
         dots=_single_dots(planned, fmean(turns) * stages)
         if single
+        else _token_dots(planned, rung, problem, fmean(turns))
+        if token
         else _bundle_dots(planned, rung, problem, grid_y, stages, (fmean(turns), whole)),
         bulk=True,
         before=(fmean(min(ahead, count) for count in requests) / rung.warps,),
@@ -193,12 +197,33 @@ def _ksplit(planned: plan.KsplitPlan, rung: plan.Rung, problem: Problem) -> Nest
         sums=(fmean(count - 1 for count in turns) * adding, adding),
         sum_turns=max(1.0, units / rung.warps),
         barriers=(1 / rung.warps, rung.stages),
+        tail=_token_tail(rung, problem, fmean(turns)) if token and rung.warp_bundles > 1 else None,
     )
 
 
 def _single_dots(planned: plan.KsplitPlan, stages: float) -> tuple[float, ...]:
     """One token: a warp takes a block for each column of an instruction, there or not."""
-    return (stages,) * (8 * sum(map(len, planned.pairs)))
+    return (stages,) * (8 * (2 if planned.halves else 1) * sum(map(len, planned.pairs)))
+
+
+def _token_dots(planned: plan.KsplitPlan, rung: plan.Rung, problem: Problem, turns: float) -> tuple[float, ...]:
+    """One token in all columns: whole stages of several blocks a warp, or a block if it is there."""
+    each = rung.warp_bundles
+    times = turns * (problem.blocks // rung.stage_blocks if each > 1 else problem.blocks / rung.warps)
+    return (times,) * (each * _dots_of_units(planned, rung))
+
+
+def _token_tail(rung: plan.Rung, problem: Problem, turns: float) -> tuple[float, float]:
+    """The stage that is not whole: turns of its loop, and blocks that a warp finds there."""
+    left = problem.blocks % rung.stage_blocks
+    return turns * rung.warp_bundles * (left > 0), turns * left / rung.warps
+
+
+def _dots_of_units(planned: plan.KsplitPlan, rung: plan.Rung) -> int:
+    """Dot instructions of a bundle, a row tile and a column tile. Few columns take both halves of an entry."""
+    units = ksplit_kernel(planned, ()).units
+    halves = 2 if planned.halves and rung.column_tiles == 1 else 1
+    return sum(halves * len(g.pairs) for u in units for g in u.groups) + sum(2 * len(u.sum_products) for u in units)
 
 
 def _bundle_dots(
@@ -210,9 +235,7 @@ def _bundle_dots(
     turns: tuple[float, float],
 ) -> tuple[float, ...]:
     """turns: row tiles a CTA takes first, and second where a warp has two."""
-    units = ksplit_kernel(planned, ()).units
-    a_unit = sum(len(group.pairs) for unit in units for group in unit.groups)
-    a_unit += sum(2 * len(unit.sum_products) for unit in units)
+    a_unit = _dots_of_units(planned, rung)
     tiles = -(-problem.tokens // 8)
     share = rung.columns if rung.column_tiles <= 2 else -(-tiles // grid_y) * 8
     left = [min(problem.tokens - y * share, share) for y in range(grid_y)]

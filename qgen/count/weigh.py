@@ -55,10 +55,14 @@ class _Weigher:
     def __init__(self, graph: Graph, kernel: str, nest: Nest) -> None:
         self.graph, self.kernel, self.nest = graph, kernel, nest
         around = [loop for loop in graph.loops if self._any(loop, *DOTS)]
-        if len(around) != 2:
-            self._refuse(f"{len(around)} loops around its dots", "2: over row tiles, and over K inside it")
-        self.inner, self.outer = around
+        if len(around) != (3 if nest.tail else 2):
+            tail = ", and over blocks inside that" if nest.tail else ""
+            self._refuse(f"{len(around)} loops around its dots", f"those over row tiles, and over K inside it{tail}")
+        self.tail = around[0] if nest.tail else None
+        self.inner, self.outer = around[-2:]
         self.headers = {self.outer.header: nest.row_tiles, self.inner.header: nest.stages}
+        if self.tail and nest.tail:
+            self.headers[self.tail.header] = nest.tail[0]
         self.marks = self._marks()
 
     # ---- what is known of single blocks ------------------------------------------------------------------------
@@ -78,7 +82,10 @@ class _Weigher:
         for number in sorted(blocks):
             block = blocks[number]
             inside = number in self.inner.blocks
-            if block.has(*DOTS):
+            if self.tail and nest.tail and number in self.tail.blocks:
+                if block.has(*DOTS):
+                    marks[number] = nest.tail[1]
+            elif block.has(*DOTS):
                 times = {next(dots, -1.0) for i in block.instructions if i.name in DOTS}
                 if len(times) > 1 or -1.0 in times:
                     self._refuse(f"dots at instruction {block.first} that belong to several places", "those of one")
@@ -207,7 +214,10 @@ class _Weigher:
         """Dots and requests must come out as planned, whatever the ways between them."""
         blocks, nest = self.graph.blocks, self.nest
         found = sum(times[n] * sum(blocks[n].counts[name] for name in DOTS) for n in times)
-        self._agree("dots of a warp", found, sum(nest.dots))
+        planned = sum(nest.dots)
+        if self.tail and nest.tail:
+            planned += nest.tail[1] * sum(blocks[n].counts[name] for n in self.tail.blocks for name in DOTS)
+        self._agree("dots of a warp", found, planned)
         if nest.bulk:
             copies = sum(times[n] * blocks[n].counts["UBLKCP"] for n in times)
             self._agree("bulk copies of a warp", copies, nest.copies * (nest.before[0] + nest.inside[0]))

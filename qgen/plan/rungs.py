@@ -22,6 +22,7 @@ TILED_BUNDLES = 4  # a warp's of a stage, at most: they are one straight piece o
 TILED_RING = 80 * 1024  # bytes of a ring of four stages
 SINGLE_SLICES, SINGLE_COLUMNS = 32, 8  # of K, for one token: a warp's slices are the columns of an instruction
 SINGLE_RING = 44 * 1024  # bytes of a ring there: with it four CTAs leave a multiprocessor cache for the activation
+TOGETHER = 205 * 1024  # bytes of shared memory that they take at most, all of them
 TOKEN_WARPS = 4  # for one token of long blocks: fewer sums to add at the end of a row tile than SPLIT
 DENSE_TILED = 3.0  # bits a weight below which decoding tiles takes longer than reading them
 DENSE = 2.1  # bits a weight below which decoding takes longer than reading
@@ -144,6 +145,11 @@ def _tiled_rung(
     )
 
 
+def _together(shared: int) -> int:
+    """CTAs a multiprocessor of a kernel for one token: a fifth where that still leaves cache for the activation."""
+    return 5 if 5 * shared <= TOGETHER else 4
+
+
 def single_rung(format: Format, stem: str) -> Rung:
     """One token: eight blocks of K in the columns of an instruction, so that few float steps are made in vain."""
     warps = SINGLE_SLICES // SINGLE_COLUMNS
@@ -165,7 +171,7 @@ def single_rung(format: Format, stem: str) -> Rung:
         slot_bytes=slot,
         barriers_at=barriers,
         shared_bytes=barriers + 16 * stages + 16,
-        min_ctas=4,
+        min_ctas=_together(barriers),
     )
 
 
@@ -192,7 +198,7 @@ def token_rung(format: Format, agreed: Contract, stem: str) -> Rung:
         slot_bytes=slot,
         barriers_at=barriers,
         shared_bytes=barriers + 16 * stages + 16,
-        min_ctas=4,
+        min_ctas=_together(barriers),
     )
 
 
@@ -225,8 +231,21 @@ def launch_over_tiles(
     # CTAs of neighbouring numbers lie on different multiprocessors: those with one tile more are spread over them.
     resident = max(1, multiprocessors * ctas_per_multiprocessor // columns)
     grid = max(1, min(tiles, resident))
+    if rung.columns == 1:
+        grid = _even(tiles, grid, multiprocessors)
     share = -(-grid * columns // multiprocessors)
     alone = arch.instructions.pdl and share < ctas_per_multiprocessor
     # One CTA more than the share does not fit: each takes what it asks for and the driver's part.
     shared = max(rung.shared_bytes, arch.shared_per_sm // (share + 1)) if alone else rung.shared_bytes
     return Launch(grid=grid, block=32 * rung.warps, shared=shared), columns
+
+
+def _even(tiles: int, ctas: int, multiprocessors: int) -> int:
+    """CTAs for `tiles` row tiles: fewer than `ctas`, with two each, where some would take two and others one.
+
+    A launch that begins early takes places as they come free, so that CTAs of two tiles gather on some multiprocessors.
+    Equal ones cannot; but their own remainder must not cost more: a fifth over the mean on any multiprocessor.
+    """
+    pairs = -(-tiles // 2)
+    most = 2 * -(-pairs // multiprocessors)
+    return pairs if ctas < tiles <= 2 * ctas and 5 * most * multiprocessors <= 6 * tiles else ctas

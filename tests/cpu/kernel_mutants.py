@@ -140,7 +140,9 @@ DECODING = [
     Mutant("wrong digit power of a single byte", TQ1, (("5308443u", "5308442u"),), BITS),
     Mutant("wrong digit stride", TQ1, (("x[1]", "x[@]"), ("x[2]", "x[1]"), ("x[@]", "x[2]")), BITS),
     Mutant("digits in base 2", TQ1, ((" - 3u * p1", " - 2u * p1"),), BITS),
-    Mutant("mask of the odd bytes", TQ1, (("w[0] >> 8 & 0x00ff00ffu", "w[0] >> 8 & 0x00ff007fu"),), BITS),
+    Mutant("odd byte from the even ones", TQ1, (
+        ("odd = qgen_prmt(w[0], 0u, 0x4341u)", "odd = qgen_prmt(w[0], 0u, 0x4241u)"),
+    ), BITS),
     Mutant("code offset forgotten", TQ1, (("int g0 = -1 * a[0]", "int g0 = 0 * a[0]"),), BITS),
     Mutant("scale at the wrong byte", TQ1, (("stage + b + 52", "stage + b + 50"),), BITS),
     Mutant("wrong digit stride", ("PTQ1_0", "narrow"), (("x[8]", "x[@]"), ("x[9]", "x[8]"), ("x[@]", "x[9]")), BITS),

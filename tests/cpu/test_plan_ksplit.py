@@ -295,3 +295,27 @@ def test_halves_of_a_codebook_add_up(below: int) -> None:
 def test_codebooks_in_use_have_halves() -> None:
     found = {name: plan for name, plan in LADDERS.items() if plan.table}
     assert {"IQ4_NL", "IQ4_XS", "MXFP4", "NVFP4"} <= set(found) and all(plan.halves for plan in found.values())
+
+
+@pytest.mark.parametrize(
+    ("rows", "grid"),
+    [
+        (14336, 448),  # 896 row tiles, 660 places: two each
+        (12288, 384),
+        (16384, 512),
+        (9216, 576),  # a place each
+        (10576, 661 // 2 + 1),
+        (12800, 660),  # 400 CTAs of two are four on some multiprocessors: eight tiles, 32 percent over the mean
+        (4096, 256),
+        (128256, 660),  # the remainder is little beside 12 tiles each
+    ],
+)
+def test_ctas_for_one_token_take_equal_shares(rows: int, grid: int) -> None:
+    plan = plan_ksplit(FORMATS["TQ1_0"], "tiled")
+    rung = plan.rungs[0]
+    assert rung.columns == 1 and rung.min_ctas == 5
+    launch, y = launch_ksplit(plan, rung, rows, 1, 132, 5, load_archs()["sm_90"])
+    assert (launch.grid, y) == (grid, 1)
+    share = -(-grid // 132)
+    held = load_archs()["sm_90"].shared_per_sm // (launch.shared + 1024)
+    assert held >= share and (share == 5 or held == share), "no multiprocessor takes more than its share"
