@@ -89,12 +89,17 @@ def _aligned(planned: CountedPlan, step_blocks: int, problem: Problem, name: str
             )
 
 
+def _products(planned: plan.MatvecPlan | plan.KsplitPlan) -> int:
+    """Dots of a code word, where it may be a sum of two look-ups."""
+    return 2 if planned.halves else 1
+
+
 # ---- mat-vec and multirow: every warp has row tiles of its own ---------------------------------------------------
 
 
 def _matvec(planned: plan.MatvecPlan, instance: plan.Instance, problem: Problem) -> Nest:
     launch = plan.launch(planned, instance, problem.rows, problem.multiprocessors, problem.resident)
-    uses = sum(len(step.uses) for step in planned.steps)
+    uses = _products(planned) * sum(len(step.uses) for step in planned.steps)
     return _own_rows(
         instance,
         problem,
@@ -198,7 +203,7 @@ def _ksplit(planned: plan.KsplitPlan, rung: plan.Rung, problem: Problem) -> Nest
 
 def _single_dots(planned: plan.KsplitPlan, stages: float) -> tuple[float, ...]:
     """One token: a warp takes a block for each column of an instruction, there or not."""
-    return (stages,) * (8 * sum(map(len, planned.pairs)))
+    return (stages,) * (8 * _products(planned) * sum(map(len, planned.pairs)))
 
 
 def _bundle_dots(
@@ -212,6 +217,8 @@ def _bundle_dots(
     """turns: row tiles a CTA takes first, and second where a warp has two."""
     units = ksplit_kernel(planned, ()).units
     a_unit = sum(len(group.pairs) for unit in units for group in unit.groups)
+    if rung.column_tiles == 1:  # wider rungs look a word up at once
+        a_unit *= _products(planned)
     a_unit += sum(2 * len(unit.sum_products) for unit in units)
     tiles = -(-problem.tokens // 8)
     share = rung.columns if rung.column_tiles <= 2 else -(-tiles // grid_y) * 8
