@@ -77,8 +77,10 @@ SHARE = [
 ]  # fmt: skip
 
 OFFSETS = [
-    *_each("32-bit offsets of row tiles", {K: FAR, WIDE: FAR, ("Q4_0", 1): FAR},
+    *_each("32-bit offsets of row tiles", {K: FAR, WIDE: FAR},
         ("const int64_t row_bytes = (int64_t)blocks * kTileBytes;", "const int row_bytes = blocks * kTileBytes;")),
+    *_one("32-bit offsets of row tiles of one token", ("Q4_0", 1), FAR,
+        ("const int64_t row_bytes = (int64_t)blocks * tile_bytes;", "const int row_bytes = blocks * tile_bytes;")),
     *_each("32-bit offsets of tokens", {K: FAULT, WIDE: FAULT},
         ("y + (column + at) * y_stride + tile", "y + (int)((column + at) * y_stride) + tile")),
     *_one("32-bit offsets of one token", ("Q4_0", 1), FAULT, ("y + token * y_stride", "y + (int)(token * y_stride)")),
