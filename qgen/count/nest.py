@@ -91,12 +91,17 @@ def _aligned(planned: CountedPlan, step_blocks: int, problem: Problem, name: str
             )
 
 
+def _products(planned: plan.MatvecPlan | plan.KsplitPlan) -> int:
+    """Dots of a code word, where it may be a sum of two look-ups."""
+    return 2 if planned.halves else 1
+
+
 # ---- mat-vec and multirow: every warp has row tiles of its own ---------------------------------------------------
 
 
 def _matvec(planned: plan.MatvecPlan, instance: plan.Instance, problem: Problem) -> Nest:
     launch = plan.launch(planned, instance, problem.rows, problem.multiprocessors, problem.resident)
-    uses = sum(len(step.uses) for step in planned.steps)
+    uses = _products(planned) * sum(len(step.uses) for step in planned.steps)
     return _own_rows(
         instance,
         problem,
@@ -203,7 +208,7 @@ def _ksplit(planned: plan.KsplitPlan, rung: plan.Rung, problem: Problem) -> Nest
 
 def _single_dots(planned: plan.KsplitPlan, stages: float) -> tuple[float, ...]:
     """One token: a warp takes a block for each column of an instruction, there or not."""
-    return (stages,) * (8 * (2 if planned.halves else 1) * sum(map(len, planned.pairs)))
+    return (stages,) * (8 * _products(planned) * sum(map(len, planned.pairs)))
 
 
 def _token_dots(planned: plan.KsplitPlan, rung: plan.Rung, problem: Problem, turns: float) -> tuple[float, ...]:
@@ -222,7 +227,7 @@ def _token_tail(rung: plan.Rung, problem: Problem, turns: float) -> tuple[float,
 def _dots_of_units(planned: plan.KsplitPlan, rung: plan.Rung) -> int:
     """Dot instructions of a bundle, a row tile and a column tile. Few columns take both halves of an entry."""
     units = ksplit_kernel(planned, ()).units
-    halves = 2 if planned.halves and rung.column_tiles == 1 else 1
+    halves = _products(planned) if rung.column_tiles == 1 else 1
     return sum(halves * len(g.pairs) for u in units for g in u.groups) + sum(2 * len(u.sum_products) for u in units)
 
 
