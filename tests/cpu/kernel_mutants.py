@@ -233,7 +233,9 @@ QUANTISERS = [
     _quantiser("no barrier before the words", ((SYNC + "\n    // Word i", "\n    // Word i"),), CODES),
     _quantiser("no barrier before the sums", ((SYNC + "\n    // Sums", "\n    // Sums"),), "sums plane"),
     _quantiser("sign kept in the largest", ((" & 0x7fffffffu", ""),), CODES),
-    _quantiser("largest of half the warp", (("h = 16; h > 0", "h = 8; h > 0"),), CODES),
+    _quantiser("largest of two threads", (
+        ("__reduce_max_sync(0xffffffffu, v)", "max(v, __shfl_xor_sync(0xffffffffu, v, 8))"),
+    ), CODES),
     _quantiser("reciprocal of a tiny number", (("if (!(inverse <= 3.402823466e+38f)) inverse = 0.0f;", ""),), CODES),
     _quantiser("rounded towards zero", (("(uint8_t)__float2int_rn(", "(uint8_t)(int)("),), CODES),
     _quantiser("ties away from zero", (

@@ -133,6 +133,7 @@ def test_a_served_request_in_text_and_json(capsys: pytest.CaptureFixture[str]) -
         "t1__matvec_native_r2_b2",
         *(f"t{columns}__ksplit_mma_native_w8" for columns in (8, 16, 32)),
         *(f"t{columns}__multirow_native_r2" for columns in (2, 4, 8)),
+        "t1__ksplit_mma_tiled_w4",
         *(f"t{columns}__ksplit_mma_tiled_w8" for columns in (8, 16, 32)),
         "t32__ksplit_mma_tiled_r1w8",
         *(f"mul_mat_q5_k_{rung}__ksplit_mma_native_r1w8" for rung in ("bf16_t8", "bf16_t16", "f16_t8")),

@@ -63,7 +63,8 @@ def test_a_repacked_weight_gives_the_same_bits(cupy: FakeCupy, format: str) -> N
     native, x = host_weight(format), matrix(max(RUNGS))
     weight, wanted = qgen.repack(native), expected(native, x)
     for policy in ("fastest", "invariant"):
-        single = 8 if weight.format.activation == "q8_g256" else 1  # no route leads to their rung for one token
+        # With so few rows no route leads to the rung for one token of long blocks, nor to Q8_0's.
+        single = 8 if weight.format.activation == "q8_g256" or format == "Q8_0" else 1
         for tokens, columns in {1: single, 2: 8, **RUNGS}.items():
             y = run.mul_mat(weight, Array(x[:tokens].copy(), 0), policy=policy)
             assert same_bits(y, wanted[:tokens]), (tokens, policy)
