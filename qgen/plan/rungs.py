@@ -145,15 +145,23 @@ def _tiled_rung(
     )
 
 
-def _together(shared: int) -> int:
-    """CTAs a multiprocessor of a kernel for one token: a fifth where that still leaves cache for the activation."""
-    return 5 if 5 * shared <= TOGETHER else 4
-
-
 def single_rung(format: Format, stem: str) -> Rung:
     """One token: eight blocks of K in the columns of an instruction, so that few float steps are made in vain."""
-    warps = SINGLE_SLICES // SINGLE_COLUMNS
-    slot = SINGLE_SLICES * ROWS * format.bytes
+    return _one_token_rung(format, stem, SINGLE_SLICES // SINGLE_COLUMNS, SINGLE_SLICES, 1, SINGLE_COLUMNS)
+
+
+def token_rung(format: Format, agreed: Contract, stem: str) -> Rung:
+    """One token of blocks that fill a bundle each: as the narrowest of tiled_rung, in half as many warps."""
+    # Whatever is done once a stage is spread over as many blocks as three stages have room for.
+    warp_blocks = next(n for n in (4, 2, 1) if n == 1 or 3 * TOKEN_WARPS * n * ROWS * format.bytes <= SINGLE_RING)
+    return _one_token_rung(
+        format, stem, TOKEN_WARPS, TOKEN_WARPS * warp_blocks, warp_blocks, agreed.slices // TOKEN_WARPS
+    )
+
+
+def _one_token_rung(format: Format, stem: str, warps: int, stage_blocks: int, warp_bundles: int, substeps: int) -> Rung:
+    """A rung for one token, whose CTAs take a row tile at a time."""
+    slot = stage_blocks * ROWS * format.bytes
     stages = 4 if 4 * slot <= SINGLE_RING else 3
     barriers = stages * slot + 4 * warps * ROWS
     return Rung(
@@ -163,42 +171,16 @@ def single_rung(format: Format, stem: str) -> Rung:
         row_tiles=1,
         rows=ROWS,
         warps=warps,
-        stage_blocks=SINGLE_SLICES,
-        warp_bundles=1,
-        substeps=SINGLE_COLUMNS,
-        stages=stages,
-        pieces=slot // PIECE,
-        slot_bytes=slot,
-        barriers_at=barriers,
-        shared_bytes=barriers + 16 * stages + 16,
-        min_ctas=_together(barriers),
-    )
-
-
-def token_rung(format: Format, agreed: Contract, stem: str) -> Rung:
-    """One token of blocks that fill a bundle each: as the narrowest of tiled_rung, in half as many warps."""
-    substeps = agreed.slices // TOKEN_WARPS
-    # Whatever is done once a stage is spread over as many blocks as three stages have room for.
-    warp_blocks = next(n for n in (4, 2, 1) if n == 1 or 3 * TOKEN_WARPS * n * ROWS * format.bytes <= SINGLE_RING)
-    slot = TOKEN_WARPS * warp_blocks * ROWS * format.bytes
-    stages = 4 if 4 * slot <= SINGLE_RING else 3
-    barriers = stages * slot + 4 * TOKEN_WARPS * ROWS
-    return Rung(
-        name=f"{stem}_t1__ksplit_mma_tiled_w{TOKEN_WARPS}",
-        columns=1,
-        column_tiles=1,
-        row_tiles=1,
-        rows=ROWS,
-        warps=TOKEN_WARPS,
-        stage_blocks=TOKEN_WARPS * warp_blocks,
-        warp_bundles=warp_blocks,
+        stage_blocks=stage_blocks,
+        warp_bundles=warp_bundles,
         substeps=substeps,
         stages=stages,
         pieces=slot // PIECE,
         slot_bytes=slot,
         barriers_at=barriers,
         shared_bytes=barriers + 16 * stages + 16,
-        min_ctas=_together(barriers),
+        # A fifth CTA a multiprocessor where that still leaves cache for the activation.
+        min_ctas=5 if 5 * barriers <= TOGETHER else 4,
     )
 
 
