@@ -213,7 +213,7 @@ def launch_over_tiles(
     # CTAs of neighbouring numbers lie on different multiprocessors: those with one tile more are spread over them.
     resident = max(1, multiprocessors * ctas_per_multiprocessor // columns)
     grid = max(1, min(tiles, resident))
-    if rung.columns == 1:
+    if rung.columns == 1 and arch.instructions.pdl:
         grid = _even(tiles, grid, multiprocessors)
     share = -(-grid * columns // multiprocessors)
     alone = arch.instructions.pdl and share < ctas_per_multiprocessor
