@@ -77,10 +77,12 @@ typedef enum qgen_format {
 typedef enum qgen_activation {
     QGEN_ACTIVATION_BF16 = 0,
     QGEN_ACTIVATION_F16 = 1,
-    QGEN_ACTIVATION_Q8_G256 = 2,
-    QGEN_ACTIVATION_Q8_G32 = 3,
-    QGEN_ACTIVATION_F32 = 4,
-    QGEN_ACTIVATION_COUNT = 5
+    QGEN_ACTIVATION_Q8_G128 = 2,
+    QGEN_ACTIVATION_Q8_G256 = 3,
+    QGEN_ACTIVATION_Q8_G32 = 4,
+    QGEN_ACTIVATION_Q8_G64 = 5,
+    QGEN_ACTIVATION_F32 = 6,
+    QGEN_ACTIVATION_COUNT = 7
 } qgen_activation;
 
 /* native: as in the file; tiled: repacked once at load */
@@ -209,7 +211,7 @@ int qgen_format_of_gguf(int type);
 int qgen_arch_of_capability(int major, int minor);
 
 /* All kernels and refusals, by number. */
-#define QGEN_KERNELS 580
+#define QGEN_KERNELS 581
 #define QGEN_REFUSALS 107
 const qgen_kernel *qgen_kernel_at(int number); /* the stand-in for a number there is not */
 const char *qgen_refusal_code(int number);     /* "" for a number there is not */

@@ -22,6 +22,8 @@ REGISTER_CTAS = {4: 5, 8: 4, 32: 3}
 LONE_REGISTER_CTAS = {8: 5, 32: 4}
 FEWEST_CTAS = 2
 MANY_WORDS = 8  # packed words of a thread and block; more, at any byte, are shifted into place and take registers
+LONE_WORDS = 8  # activation words of a thread and part of a block that it has to itself; of more, fewer CTAs ..
+MOST_LONE_WORDS = 16  # .. of more than these, the fewest
 HELD_LIMIT = 159  # registers for what a thread keeps of its rows; more spill, if not everywhere
 
 
@@ -216,7 +218,8 @@ def _instance(
     slots = ring(format, team_blocks, warp_rows)
     warps = next((w for w in (4, 2, 1) if w * slots.warp_shared + PIECE <= SHARED_LIMIT), 0)
     scales = plan.groups * sum(bool(term.scales[0]) for term in plan.terms)
-    held = min(rows, columns) * (max(part.words for part in parts) + scales)
+    words = max(part.words for part in parts)
+    held = min(rows, columns) * (words + scales)
     # For sm_100 and sm_120 the compiler puts the two tokens of a single shared row into local memory.
     if not warps or held > HELD_LIMIT or (plan.lanes > 1 and (rows, columns) == (1, 2)):
         return None
@@ -224,8 +227,12 @@ def _instance(
     # With one row or one token, as many of the others as threads share a block wait for their sums to be dealt.
     crowd = rows * columns * (plan.lanes if 1 in (rows, columns) else 1)
     ctas = next((ctas for sums, ctas in limits.items() if crowd <= sums), FEWEST_CTAS)
-    if (plan.word_count > MANY_WORDS and plan.alignment < 4) or (plan.lanes == 1 and len(plan.terms) > 1):
+    if (plan.word_count > MANY_WORDS and plan.alignment < 4) or (
+        plan.lanes == 1 and (len(plan.terms) > 1 or words > LONE_WORDS)
+    ):
         ctas = max(FEWEST_CTAS, ctas - 1)
+    if plan.lanes == 1 and words > MOST_LONE_WORDS:
+        ctas = FEWEST_CTAS
     return MultirowInstance(
         name=f"{stem}_t{columns}__multirow_native_r{rows}",
         rows=rows,

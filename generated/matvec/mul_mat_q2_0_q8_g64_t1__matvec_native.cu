@@ -1,16 +1,16 @@
-// mul_mat PQ2_0 x q8_g32, one token, family matvec.
-// Generated from specs/formats/pq2_0.toml and templates/matvec.cu.j2;
+// mul_mat Q2_0 x q8_g64, one token, family matvec.
+// Generated from specs/formats/q2_0.toml and templates/matvec.cu.j2;
 // edit those, then run: qgen build
 //
-// format      PQ2_0: 128 elements in 34 bytes
+// format      Q2_0: 64 elements in 18 bytes
 // storage     native: blocks as in the file, aligned to 2, rows row_stride bytes apart
-// activation  q8_g32 in the layout q8_g32_pq2_0, from quantize_activation
+// activation  q8_g64 in the layout q8_g64_q2_0, from quantize_activation
 // traffic     every packed byte is requested once (read factor 1.00)
-// contract    q8_g32_u32_s32: block b of a row belongs to slice b mod 32; a slice takes its blocks in
-//             increasing order, in them units of 32 elements, and each term as
+// contract    q8_g64_u64_s32: block b of a row belongs to slice b mod 32; a slice takes its blocks in
+//             increasing order, in them units of 64 elements, and each term as
 //             fma(factors * dx, float(integer sum), slice), terms +d*sum(q*a);
 //             slices are added by halving: slice s < h takes s + h, h = slices/2 .. 1
-// integers    exact: no sum of a unit exceeds 16256
+// integers    exact: no sum of a unit exceeds 32512
 //
 #include "qgen_parts.cuh"
 
@@ -18,27 +18,24 @@ extern __shared__ __align__(16) uint8_t qgen_shared[];
 
 namespace {
 
-constexpr int kBlockBytes = 34;       // packed bytes of a block
+constexpr int kBlockBytes = 18;       // packed bytes of a block
 constexpr int kLanes = 1;            // threads that share a block
 constexpr int kSlices = 32;          // slices of K in the canonical order
 constexpr int kWarps = 4;            // warps of a CTA
 constexpr int kTileBlocks = 32;      // blocks of an activation tile
-constexpr int kChunks = 8;           // 16-byte activation pieces of a thread and block
-constexpr int kScales = 4;           // activation scales of a block
-constexpr int kGroups = 4;           // groups a thread meets: one integer sum each
-constexpr int kSumSlots = 4;         // activation sums stored for a thread and block
-constexpr int kIntegers = 4;        // integer sums of a block: units x terms
+constexpr int kChunks = 4;           // 16-byte activation pieces of a thread and block
+constexpr int kScales = 1;           // activation scales of a block
+constexpr int kGroups = 1;           // groups a thread meets: one integer sum each
+constexpr int kSumSlots = 1;         // activation sums stored for a thread and block
+constexpr int kIntegers = 1;        // integer sums of a block: units x terms
 // The integer sums of one block of one row: thread t's share. The block starts at byte b of `stage`.
 // x: activation words of this thread; a: their sums by group; s[unit * terms + term]: the result.
 __device__ __forceinline__ void block_sums(const uint8_t* stage, int b, int t, const uint32_t (&x)[4 * kChunks],
                                            const int (&a)[kGroups], int (&s)[kIntegers]) {
 
-    uint32_t w[8];
-    qgen_words1<8>(w + 0, stage, b + 2);
+    uint32_t w[4];
+    qgen_words1<4>(w + 0, stage, b + 2);
     int g0 = -1 * a[0];
-    int g1 = -1 * a[1];
-    int g2 = -1 * a[2];
-    int g3 = -1 * a[3];
     g0 = qgen_dot4((w[0] & 0x03030303u), x[0], g0);
     g0 = qgen_dot4((w[0] >> 2 & 0x03030303u), x[1], g0);
     g0 = qgen_dot4((w[0] >> 4 & 0x03030303u), x[2], g0);
@@ -47,38 +44,16 @@ __device__ __forceinline__ void block_sums(const uint8_t* stage, int b, int t, c
     g0 = qgen_dot4((w[1] >> 2 & 0x03030303u), x[5], g0);
     g0 = qgen_dot4((w[1] >> 4 & 0x03030303u), x[6], g0);
     g0 = qgen_dot4((w[1] >> 6 & 0x03030303u), x[7], g0);
-    g1 = qgen_dot4((w[2] & 0x03030303u), x[8], g1);
-    g1 = qgen_dot4((w[2] >> 2 & 0x03030303u), x[9], g1);
-    g1 = qgen_dot4((w[2] >> 4 & 0x03030303u), x[10], g1);
-    g1 = qgen_dot4((w[2] >> 6 & 0x03030303u), x[11], g1);
-    g1 = qgen_dot4((w[3] & 0x03030303u), x[12], g1);
-    g1 = qgen_dot4((w[3] >> 2 & 0x03030303u), x[13], g1);
-    g1 = qgen_dot4((w[3] >> 4 & 0x03030303u), x[14], g1);
-    g1 = qgen_dot4((w[3] >> 6 & 0x03030303u), x[15], g1);
-    g2 = qgen_dot4((w[4] & 0x03030303u), x[16], g2);
-    g2 = qgen_dot4((w[4] >> 2 & 0x03030303u), x[17], g2);
-    g2 = qgen_dot4((w[4] >> 4 & 0x03030303u), x[18], g2);
-    g2 = qgen_dot4((w[4] >> 6 & 0x03030303u), x[19], g2);
-    g2 = qgen_dot4((w[5] & 0x03030303u), x[20], g2);
-    g2 = qgen_dot4((w[5] >> 2 & 0x03030303u), x[21], g2);
-    g2 = qgen_dot4((w[5] >> 4 & 0x03030303u), x[22], g2);
-    g2 = qgen_dot4((w[5] >> 6 & 0x03030303u), x[23], g2);
-    g3 = qgen_dot4((w[6] & 0x03030303u), x[24], g3);
-    g3 = qgen_dot4((w[6] >> 2 & 0x03030303u), x[25], g3);
-    g3 = qgen_dot4((w[6] >> 4 & 0x03030303u), x[26], g3);
-    g3 = qgen_dot4((w[6] >> 6 & 0x03030303u), x[27], g3);
-    g3 = qgen_dot4((w[7] & 0x03030303u), x[28], g3);
-    g3 = qgen_dot4((w[7] >> 2 & 0x03030303u), x[29], g3);
-    g3 = qgen_dot4((w[7] >> 4 & 0x03030303u), x[30], g3);
-    g3 = qgen_dot4((w[7] >> 6 & 0x03030303u), x[31], g3);
-    // d*q, unit 0
+    g0 = qgen_dot4((w[2] & 0x03030303u), x[8], g0);
+    g0 = qgen_dot4((w[2] >> 2 & 0x03030303u), x[9], g0);
+    g0 = qgen_dot4((w[2] >> 4 & 0x03030303u), x[10], g0);
+    g0 = qgen_dot4((w[2] >> 6 & 0x03030303u), x[11], g0);
+    g0 = qgen_dot4((w[3] & 0x03030303u), x[12], g0);
+    g0 = qgen_dot4((w[3] >> 2 & 0x03030303u), x[13], g0);
+    g0 = qgen_dot4((w[3] >> 4 & 0x03030303u), x[14], g0);
+    g0 = qgen_dot4((w[3] >> 6 & 0x03030303u), x[15], g0);
+    // d*q
     s[0] = g0;
-    // d*q, unit 1
-    s[1] = g1;
-    // d*q, unit 2
-    s[2] = g2;
-    // d*q, unit 3
-    s[3] = g3;
 }
 
 // Requests the packed bytes of one step of a warp's rows: blocks [step * team_blocks, + team_blocks) of each row.
@@ -183,9 +158,6 @@ __device__ __forceinline__ void matvec(const uint8_t* weight, int64_t row_stride
                     if (block < blocks) {
                         float total = sum[r][sub];
                         total = __fmaf_rn(__fmul_rn(qgen_f16_to_f32(*(const uint16_t*)(stage + b + 0)), dx[0]), __int2float_rn(s[0]), total);
-                        total = __fmaf_rn(__fmul_rn(qgen_f16_to_f32(*(const uint16_t*)(stage + b + 0)), dx[1]), __int2float_rn(s[1]), total);
-                        total = __fmaf_rn(__fmul_rn(qgen_f16_to_f32(*(const uint16_t*)(stage + b + 0)), dx[2]), __int2float_rn(s[2]), total);
-                        total = __fmaf_rn(__fmul_rn(qgen_f16_to_f32(*(const uint16_t*)(stage + b + 0)), dx[3]), __int2float_rn(s[3]), total);
                         sum[r][sub] = total;
                     }
                 }
@@ -213,21 +185,21 @@ __device__ __forceinline__ void matvec(const uint8_t* weight, int64_t row_stride
 
 }  // namespace
 
-// 2 rows a team, 32 blocks at once, 1 team a warp; 17680 bytes of shared memory
+// 2 rows a team, 32 blocks at once, 1 team a warp; 18960 bytes of shared memory
 extern "C" __global__ void __launch_bounds__(128, 4)
-mul_mat_pq2_0_q8_g32_t1__matvec_native_r2_b32(const uint8_t* __restrict__ weight, int64_t row_stride, int rows, int blocks,
+mul_mat_q2_0_q8_g64_t1__matvec_native_r2_b32(const uint8_t* __restrict__ weight, int64_t row_stride, int rows, int blocks,
     const uint8_t* __restrict__ activation, float* __restrict__ y) {
-    matvec<2, 32, 2, 69>(weight, row_stride, rows, blocks, activation, y);
+    matvec<2, 32, 4, 37>(weight, row_stride, rows, blocks, activation, y);
 }
-// 4 rows a team, 32 blocks at once, 1 team a warp; 35344 bytes of shared memory
+// 4 rows a team, 32 blocks at once, 1 team a warp; 18960 bytes of shared memory
 extern "C" __global__ void __launch_bounds__(128, 3)
-mul_mat_pq2_0_q8_g32_t1__matvec_native_r4_b32(const uint8_t* __restrict__ weight, int64_t row_stride, int rows, int blocks,
+mul_mat_q2_0_q8_g64_t1__matvec_native_r4_b32(const uint8_t* __restrict__ weight, int64_t row_stride, int rows, int blocks,
     const uint8_t* __restrict__ activation, float* __restrict__ y) {
-    matvec<4, 32, 2, 69>(weight, row_stride, rows, blocks, activation, y);
+    matvec<4, 32, 2, 37>(weight, row_stride, rows, blocks, activation, y);
 }
-// 4 rows a team, 8 blocks at once, 4 teams a warp; 36880 bytes of shared memory
+// 4 rows a team, 8 blocks at once, 4 teams a warp; 20496 bytes of shared memory
 extern "C" __global__ void __launch_bounds__(128, 3)
-mul_mat_pq2_0_q8_g32_t1__matvec_native_r4_b8(const uint8_t* __restrict__ weight, int64_t row_stride, int rows, int blocks,
+mul_mat_q2_0_q8_g64_t1__matvec_native_r4_b8(const uint8_t* __restrict__ weight, int64_t row_stride, int rows, int blocks,
     const uint8_t* __restrict__ activation, float* __restrict__ y) {
-    matvec<4, 8, 2, 18>(weight, row_stride, rows, blocks, activation, y);
+    matvec<4, 8, 2, 10>(weight, row_stride, rows, blocks, activation, y);
 }

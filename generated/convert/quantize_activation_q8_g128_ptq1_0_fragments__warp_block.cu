@@ -1,4 +1,4 @@
-// quantize_activation to q8_g32 for PTQ1_0 fragments, family convert.
+// quantize_activation to q8_g128 for PTQ1_0 fragments, family convert.
 // Generated from specs/formats/ptq1_0.toml and templates/quantize_fragments.cu.j2;
 // edit those, then run: qgen build
 //
@@ -10,10 +10,10 @@ namespace {
 
 constexpr int kColumns = 128;    // columns a warp quantises: one bundle of weight blocks of one token
 constexpr int kWords = 48;       // words of four codes in a bundle, padding included
-constexpr int kRecordBytes = 1920; // record of a bundle and column tile
+constexpr int kRecordBytes = 1632; // record of a bundle and column tile
 constexpr int kValues = 4;       // columns of a thread
-constexpr int kGroupValues = 1;  // of which this many share a scale
-constexpr int kScales = 4;       // scales of a bundle
+constexpr int kGroupValues = 4;  // of which this many share a scale
+constexpr int kScales = 1;       // scales of a bundle
 constexpr int kWarps = 4;        // warps of a CTA
 
 // The four columns of each word, in memory order; 128 stands for an empty place.
@@ -34,9 +34,9 @@ __device__ const uint2 kOrder[kWords] = {
 
 }  // namespace
 
-// x: float32 [tokens][x_stride]; activation: records of layout q8_g32_ptq1_0_fragments, those of blocks that only fill up too.
+// x: float32 [tokens][x_stride]; activation: records of layout q8_g128_ptq1_0_fragments, those of blocks that only fill up too.
 extern "C" __global__ void __launch_bounds__(128)
-quantize_activation_q8_g32_ptq1_0_fragments__warp_block(const float* __restrict__ x, int64_t x_stride, int blocks, uint8_t* __restrict__ activation) {
+quantize_activation_q8_g128_ptq1_0_fragments__warp_block(const float* __restrict__ x, int64_t x_stride, int blocks, uint8_t* __restrict__ activation) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int bundle = blockIdx.x * kWarps + warp, token = blockIdx.y;
     const int bundles = blocks;
@@ -73,18 +73,18 @@ quantize_activation_q8_g32_ptq1_0_fragments__warp_block(const float* __restrict_
         const int i = 32 * j + lane;
         if (i < kWords) qgen_store_u32(record + i / 16 * 512 + token % 8 * 64 + i % 16 * 4, qgen_gather4(codes, order[j]));
     }
-    // Sums of 32 neighbouring columns, 8 threads each.
-    const int group = lane / 8;
-    const bool summed = lane % 8 == 0 && group < 4;
+    // Sums of 128 neighbouring columns, 32 threads each.
+    const int group = lane / 32;
+    const bool summed = lane % 32 == 0 && group < 1;
     int sum = 0;
-    if (group < 4) {
+    if (group < 1) {
 #pragma unroll
-        for (int i = lane % 8; i < 32 / 4; i += 8)
-            sum = __dp4a((int)((const uint32_t*)codes)[group * (32 / 4) + i], 0x01010101, sum);
+        for (int i = lane % 32; i < 128 / 4; i += 32)
+            sum = __dp4a((int)((const uint32_t*)codes)[group * (128 / 4) + i], 0x01010101, sum);
     }
-    sum = qgen_add_lanes<8>(sum);
+    sum = qgen_add_lanes<32>(sum);
     if (summed) {
-        uint8_t* start = record + 1664 + group * 64 + token % 8 / 2 * 16 + token % 2 * 4;
+        uint8_t* start = record + 1568 + group * 64 + token % 8 / 2 * 16 + token % 2 * 4;
         qgen_store_u32(start, (uint32_t)(-1 * sum));
         qgen_store_u32(start + 8, (uint32_t)(-1 * sum));
     }

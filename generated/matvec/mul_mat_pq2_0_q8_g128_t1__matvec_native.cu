@@ -1,16 +1,16 @@
-// mul_mat PTQ1_0 x q8_g32, one token, family matvec.
-// Generated from specs/formats/ptq1_0.toml and templates/matvec.cu.j2;
+// mul_mat PQ2_0 x q8_g128, one token, family matvec.
+// Generated from specs/formats/pq2_0.toml and templates/matvec.cu.j2;
 // edit those, then run: qgen build
 //
-// format      PTQ1_0: 128 elements in 28 bytes
-// storage     native: blocks as in the file, aligned to 4, rows row_stride bytes apart
-// activation  q8_g32 in the layout q8_g32_ptq1_0, from quantize_activation
+// format      PQ2_0: 128 elements in 34 bytes
+// storage     native: blocks as in the file, aligned to 2, rows row_stride bytes apart
+// activation  q8_g128 in the layout q8_g128_pq2_0, from quantize_activation
 // traffic     every packed byte is requested once (read factor 1.00)
-// contract    q8_g32_u32_s32: block b of a row belongs to slice b mod 32; a slice takes its blocks in
-//             increasing order, in them units of 32 elements, and each term as
+// contract    q8_g128_u128_s32: block b of a row belongs to slice b mod 32; a slice takes its blocks in
+//             increasing order, in them units of 128 elements, and each term as
 //             fma(factors * dx, float(integer sum), slice), terms +d*sum(q*a);
 //             slices are added by halving: slice s < h takes s + h, h = slices/2 .. 1
-// integers    exact: no sum of a unit exceeds 12192
+// integers    exact: no sum of a unit exceeds 65024
 //
 #include "qgen_parts.cuh"
 
@@ -18,133 +18,58 @@ extern __shared__ __align__(16) uint8_t qgen_shared[];
 
 namespace {
 
-constexpr int kBlockBytes = 28;       // packed bytes of a block
+constexpr int kBlockBytes = 34;       // packed bytes of a block
 constexpr int kLanes = 1;            // threads that share a block
 constexpr int kSlices = 32;          // slices of K in the canonical order
 constexpr int kWarps = 4;            // warps of a CTA
 constexpr int kTileBlocks = 32;      // blocks of an activation tile
 constexpr int kChunks = 8;           // 16-byte activation pieces of a thread and block
-constexpr int kScales = 4;           // activation scales of a block
-constexpr int kGroups = 4;           // groups a thread meets: one integer sum each
-constexpr int kSumSlots = 4;         // activation sums stored for a thread and block
-constexpr int kIntegers = 4;        // integer sums of a block: units x terms
+constexpr int kScales = 1;           // activation scales of a block
+constexpr int kGroups = 1;           // groups a thread meets: one integer sum each
+constexpr int kSumSlots = 1;         // activation sums stored for a thread and block
+constexpr int kIntegers = 1;        // integer sums of a block: units x terms
 // The integer sums of one block of one row: thread t's share. The block starts at byte b of `stage`.
 // x: activation words of this thread; a: their sums by group; s[unit * terms + term]: the result.
 __device__ __forceinline__ void block_sums(const uint8_t* stage, int b, int t, const uint32_t (&x)[4 * kChunks],
                                            const int (&a)[kGroups], int (&s)[kIntegers]) {
 
-    uint32_t w[6];
-    qgen_words4<6>(w + 0, stage, b);
+    uint32_t w[8];
+    qgen_words1<8>(w + 0, stage, b + 2);
     int g0 = -1 * a[0];
-    int g1 = -1 * a[1];
-    int g2 = -1 * a[2];
-    int g3 = -1 * a[3];
-    {
-        // Digit n of a byte is p(n) - 3 p(n-1), where p(n) is the value of its first n digits.
-        const uint32_t even = w[0] & 0x00ff00ffu, odd = qgen_prmt(w[0], 0u, 0x4341u);
-        const uint32_t p1 = qgen_leading_digits(even, odd, 3u);
-        const uint32_t p2 = qgen_leading_digits(even, odd, 9u);
-        const uint32_t p3 = qgen_leading_digits(even, odd, 27u);
-        const uint32_t p4 = qgen_leading_digits(even, odd, 81u);
-        const uint32_t p5 = qgen_leading_digits(even, odd, 243u);
-        g0 = qgen_dot4(p1, x[0], g0);
-        g0 = qgen_dot4(p2 - 3u * p1, x[1], g0);
-        g1 = qgen_dot4(p3 - 3u * p2, x[8], g1);
-        g1 = qgen_dot4(p4 - 3u * p3, x[9], g1);
-        g2 = qgen_dot4(p5 - 3u * p4, x[16], g2);
-    }
-    {
-        // Digit n of a byte is p(n) - 3 p(n-1), where p(n) is the value of its first n digits.
-        const uint32_t even = w[1] & 0x00ff00ffu, odd = qgen_prmt(w[1], 0u, 0x4341u);
-        const uint32_t p1 = qgen_leading_digits(even, odd, 3u);
-        const uint32_t p2 = qgen_leading_digits(even, odd, 9u);
-        const uint32_t p3 = qgen_leading_digits(even, odd, 27u);
-        const uint32_t p4 = qgen_leading_digits(even, odd, 81u);
-        const uint32_t p5 = qgen_leading_digits(even, odd, 243u);
-        g0 = qgen_dot4(p1, x[2], g0);
-        g0 = qgen_dot4(p2 - 3u * p1, x[3], g0);
-        g1 = qgen_dot4(p3 - 3u * p2, x[10], g1);
-        g1 = qgen_dot4(p4 - 3u * p3, x[11], g1);
-        g2 = qgen_dot4(p5 - 3u * p4, x[17], g2);
-    }
-    {
-        // Digit n of a byte is p(n) - 3 p(n-1), where p(n) is the value of its first n digits.
-        const uint32_t even = w[2] & 0x00ff00ffu, odd = qgen_prmt(w[2], 0u, 0x4341u);
-        const uint32_t p1 = qgen_leading_digits(even, odd, 3u);
-        const uint32_t p2 = qgen_leading_digits(even, odd, 9u);
-        const uint32_t p3 = qgen_leading_digits(even, odd, 27u);
-        const uint32_t p4 = qgen_leading_digits(even, odd, 81u);
-        const uint32_t p5 = qgen_leading_digits(even, odd, 243u);
-        g0 = qgen_dot4(p1, x[4], g0);
-        g0 = qgen_dot4(p2 - 3u * p1, x[5], g0);
-        g1 = qgen_dot4(p3 - 3u * p2, x[12], g1);
-        g1 = qgen_dot4(p4 - 3u * p3, x[13], g1);
-        g2 = qgen_dot4(p5 - 3u * p4, x[18], g2);
-    }
-    {
-        // Digit n of a byte is p(n) - 3 p(n-1), where p(n) is the value of its first n digits.
-        const uint32_t even = w[3] & 0x00ff00ffu, odd = qgen_prmt(w[3], 0u, 0x4341u);
-        const uint32_t p1 = qgen_leading_digits(even, odd, 3u);
-        const uint32_t p2 = qgen_leading_digits(even, odd, 9u);
-        const uint32_t p3 = qgen_leading_digits(even, odd, 27u);
-        const uint32_t p4 = qgen_leading_digits(even, odd, 81u);
-        const uint32_t p5 = qgen_leading_digits(even, odd, 243u);
-        g0 = qgen_dot4(p1, x[6], g0);
-        g0 = qgen_dot4(p2 - 3u * p1, x[7], g0);
-        g1 = qgen_dot4(p3 - 3u * p2, x[14], g1);
-        g1 = qgen_dot4(p4 - 3u * p3, x[15], g1);
-        g2 = qgen_dot4(p5 - 3u * p4, x[19], g2);
-    }
-    {
-        // Digit n of a byte is p(n) - 3 p(n-1), where p(n) is the value of its first n digits.
-        const uint32_t even = w[4] & 0x00ff00ffu, odd = qgen_prmt(w[4], 0u, 0x4341u);
-        const uint32_t p1 = qgen_leading_digits(even, odd, 3u);
-        const uint32_t p2 = qgen_leading_digits(even, odd, 9u);
-        const uint32_t p3 = qgen_leading_digits(even, odd, 27u);
-        const uint32_t p4 = qgen_leading_digits(even, odd, 81u);
-        const uint32_t p5 = qgen_leading_digits(even, odd, 243u);
-        g2 = qgen_dot4(p1, x[20], g2);
-        g2 = qgen_dot4(p2 - 3u * p1, x[21], g2);
-        g3 = qgen_dot4(p3 - 3u * p2, x[24], g3);
-        g3 = qgen_dot4(p4 - 3u * p3, x[25], g3);
-        g3 = qgen_dot4(p5 - 3u * p4, x[26], g3);
-    }
-    {
-        // Digit n of a byte is p(n) - 3 p(n-1), where p(n) is the value of its first n digits.
-        const uint32_t even = w[5] & 0x00ff00ffu, odd = qgen_prmt(w[5], 0u, 0x4341u);
-        const uint32_t p1 = qgen_leading_digits(even, odd, 3u);
-        const uint32_t p2 = qgen_leading_digits(even, odd, 9u);
-        const uint32_t p3 = qgen_leading_digits(even, odd, 27u);
-        const uint32_t p4 = qgen_leading_digits(even, odd, 81u);
-        const uint32_t p5 = qgen_leading_digits(even, odd, 243u);
-        g2 = qgen_dot4(p1, x[22], g2);
-        g2 = qgen_dot4(p2 - 3u * p1, x[23], g2);
-        g3 = qgen_dot4(p3 - 3u * p2, x[27], g3);
-        g3 = qgen_dot4(p4 - 3u * p3, x[28], g3);
-        g3 = qgen_dot4(p5 - 3u * p4, x[29], g3);
-    }
-    {
-        // The leading digit values of one byte, lowest first; subtracting the shifted word leaves its digits.
-        const uint32_t q = stage[b + 24];
-        const uint32_t p = __byte_perm(q * 589827u, q * 5308443u, 0x7531u);
-        g3 = qgen_dot4(p - 3u * (p << 8), x[30], g3);
-    }
-
-    {
-        // The leading digit values of one byte, lowest first; subtracting the shifted word leaves its digits.
-        const uint32_t q = stage[b + 25];
-        const uint32_t p = __byte_perm(q * 589827u, q * 5308443u, 0x7531u);
-        g3 = qgen_dot4(p - 3u * (p << 8), x[31], g3);
-    }
-
-    // d*q, unit 0
+    g0 = qgen_dot4((w[0] & 0x03030303u), x[0], g0);
+    g0 = qgen_dot4((w[0] >> 2 & 0x03030303u), x[1], g0);
+    g0 = qgen_dot4((w[0] >> 4 & 0x03030303u), x[2], g0);
+    g0 = qgen_dot4((w[0] >> 6 & 0x03030303u), x[3], g0);
+    g0 = qgen_dot4((w[1] & 0x03030303u), x[4], g0);
+    g0 = qgen_dot4((w[1] >> 2 & 0x03030303u), x[5], g0);
+    g0 = qgen_dot4((w[1] >> 4 & 0x03030303u), x[6], g0);
+    g0 = qgen_dot4((w[1] >> 6 & 0x03030303u), x[7], g0);
+    g0 = qgen_dot4((w[2] & 0x03030303u), x[8], g0);
+    g0 = qgen_dot4((w[2] >> 2 & 0x03030303u), x[9], g0);
+    g0 = qgen_dot4((w[2] >> 4 & 0x03030303u), x[10], g0);
+    g0 = qgen_dot4((w[2] >> 6 & 0x03030303u), x[11], g0);
+    g0 = qgen_dot4((w[3] & 0x03030303u), x[12], g0);
+    g0 = qgen_dot4((w[3] >> 2 & 0x03030303u), x[13], g0);
+    g0 = qgen_dot4((w[3] >> 4 & 0x03030303u), x[14], g0);
+    g0 = qgen_dot4((w[3] >> 6 & 0x03030303u), x[15], g0);
+    g0 = qgen_dot4((w[4] & 0x03030303u), x[16], g0);
+    g0 = qgen_dot4((w[4] >> 2 & 0x03030303u), x[17], g0);
+    g0 = qgen_dot4((w[4] >> 4 & 0x03030303u), x[18], g0);
+    g0 = qgen_dot4((w[4] >> 6 & 0x03030303u), x[19], g0);
+    g0 = qgen_dot4((w[5] & 0x03030303u), x[20], g0);
+    g0 = qgen_dot4((w[5] >> 2 & 0x03030303u), x[21], g0);
+    g0 = qgen_dot4((w[5] >> 4 & 0x03030303u), x[22], g0);
+    g0 = qgen_dot4((w[5] >> 6 & 0x03030303u), x[23], g0);
+    g0 = qgen_dot4((w[6] & 0x03030303u), x[24], g0);
+    g0 = qgen_dot4((w[6] >> 2 & 0x03030303u), x[25], g0);
+    g0 = qgen_dot4((w[6] >> 4 & 0x03030303u), x[26], g0);
+    g0 = qgen_dot4((w[6] >> 6 & 0x03030303u), x[27], g0);
+    g0 = qgen_dot4((w[7] & 0x03030303u), x[28], g0);
+    g0 = qgen_dot4((w[7] >> 2 & 0x03030303u), x[29], g0);
+    g0 = qgen_dot4((w[7] >> 4 & 0x03030303u), x[30], g0);
+    g0 = qgen_dot4((w[7] >> 6 & 0x03030303u), x[31], g0);
+    // d*q
     s[0] = g0;
-    // d*q, unit 1
-    s[1] = g1;
-    // d*q, unit 2
-    s[2] = g2;
-    // d*q, unit 3
-    s[3] = g3;
 }
 
 // Requests the packed bytes of one step of a warp's rows: blocks [step * team_blocks, + team_blocks) of each row.
@@ -248,10 +173,7 @@ __device__ __forceinline__ void matvec(const uint8_t* weight, int64_t row_stride
                     block_sums(stage, b, t, x, a, s);
                     if (block < blocks) {
                         float total = sum[r][sub];
-                        total = __fmaf_rn(__fmul_rn(qgen_f16_to_f32(*(const uint16_t*)(stage + b + 26)), dx[0]), __int2float_rn(s[0]), total);
-                        total = __fmaf_rn(__fmul_rn(qgen_f16_to_f32(*(const uint16_t*)(stage + b + 26)), dx[1]), __int2float_rn(s[1]), total);
-                        total = __fmaf_rn(__fmul_rn(qgen_f16_to_f32(*(const uint16_t*)(stage + b + 26)), dx[2]), __int2float_rn(s[2]), total);
-                        total = __fmaf_rn(__fmul_rn(qgen_f16_to_f32(*(const uint16_t*)(stage + b + 26)), dx[3]), __int2float_rn(s[3]), total);
+                        total = __fmaf_rn(__fmul_rn(qgen_f16_to_f32(*(const uint16_t*)(stage + b + 0)), dx[0]), __int2float_rn(s[0]), total);
                         sum[r][sub] = total;
                     }
                 }
@@ -279,21 +201,21 @@ __device__ __forceinline__ void matvec(const uint8_t* weight, int64_t row_stride
 
 }  // namespace
 
-// 2 rows a team, 32 blocks at once, 1 team a warp; 21904 bytes of shared memory
+// 2 rows a team, 32 blocks at once, 1 team a warp; 17680 bytes of shared memory
 extern "C" __global__ void __launch_bounds__(128, 4)
-mul_mat_ptq1_0_q8_g32_t1__matvec_native_r2_b32(const uint8_t* __restrict__ weight, int64_t row_stride, int rows, int blocks,
+mul_mat_pq2_0_q8_g128_t1__matvec_native_r2_b32(const uint8_t* __restrict__ weight, int64_t row_stride, int rows, int blocks,
     const uint8_t* __restrict__ activation, float* __restrict__ y) {
-    matvec<2, 32, 3, 57>(weight, row_stride, rows, blocks, activation, y);
+    matvec<2, 32, 2, 69>(weight, row_stride, rows, blocks, activation, y);
 }
-// 4 rows a team, 32 blocks at once, 1 team a warp; 29200 bytes of shared memory
+// 4 rows a team, 32 blocks at once, 1 team a warp; 35344 bytes of shared memory
 extern "C" __global__ void __launch_bounds__(128, 3)
-mul_mat_ptq1_0_q8_g32_t1__matvec_native_r4_b32(const uint8_t* __restrict__ weight, int64_t row_stride, int rows, int blocks,
+mul_mat_pq2_0_q8_g128_t1__matvec_native_r4_b32(const uint8_t* __restrict__ weight, int64_t row_stride, int rows, int blocks,
     const uint8_t* __restrict__ activation, float* __restrict__ y) {
-    matvec<4, 32, 2, 57>(weight, row_stride, rows, blocks, activation, y);
+    matvec<4, 32, 2, 69>(weight, row_stride, rows, blocks, activation, y);
 }
-// 4 rows a team, 8 blocks at once, 4 teams a warp; 30736 bytes of shared memory
+// 4 rows a team, 8 blocks at once, 4 teams a warp; 36880 bytes of shared memory
 extern "C" __global__ void __launch_bounds__(128, 3)
-mul_mat_ptq1_0_q8_g32_t1__matvec_native_r4_b8(const uint8_t* __restrict__ weight, int64_t row_stride, int rows, int blocks,
+mul_mat_pq2_0_q8_g128_t1__matvec_native_r4_b8(const uint8_t* __restrict__ weight, int64_t row_stride, int rows, int blocks,
     const uint8_t* __restrict__ activation, float* __restrict__ y) {
-    matvec<4, 8, 2, 15>(weight, row_stride, rows, blocks, activation, y);
+    matvec<4, 8, 2, 18>(weight, row_stride, rows, blocks, activation, y);
 }

@@ -1,16 +1,16 @@
-// mul_mat Q1_0 x q8_g32, a few tokens, family multirow.
+// mul_mat Q1_0 x q8_g128, a few tokens, family multirow.
 // Generated from specs/formats/q1_0.toml and templates/multirow.cu.j2;
 // edit those, then run: qgen build
 //
 // format      Q1_0: 128 elements in 18 bytes
 // storage     native: blocks as in the file, aligned to 2, rows row_stride bytes apart
-// activation  q8_g32 in the layout q8_g32_q1_0, from quantize_activation
+// activation  q8_g128 in the layout q8_g128_q1_0, from quantize_activation
 // traffic     every packed byte is requested once (read factor 1.00)
-// contract    q8_g32_u32_s32: block b of a row belongs to slice b mod 32; a slice takes its blocks in
-//             increasing order, in them units of 32 elements, and each term as
+// contract    q8_g128_u128_s32: block b of a row belongs to slice b mod 32; a slice takes its blocks in
+//             increasing order, in them units of 128 elements, and each term as
 //             fma(factors * dx, float(integer sum), slice), terms +d*sum(q*a);
 //             slices are added by halving: slice s < h takes s + h, h = slices/2 .. 1
-// integers    exact: no sum of a unit exceeds 12192
+// integers    exact: no sum of a unit exceeds 48768
 //
 #include "qgen_deal.cuh"
 
@@ -23,27 +23,27 @@ constexpr int kLanes = 1;            // threads that share a block
 constexpr int kSlices = 32;          // slices of K in the canonical order
 constexpr int kTileBlocks = 32;      // blocks of an activation tile
 constexpr int kChunks = 8;           // 16-byte activation pieces of a thread and block
-constexpr int kScales = 4;           // activation scales of a block
-constexpr int kSumSlots = 4;         // activation sums stored for a thread and block
+constexpr int kScales = 1;           // activation scales of a block
+constexpr int kSumSlots = 1;         // activation sums stored for a thread and block
 // Part 0 of a block: thread t's code words of one row, their integer scales and float factors ...
 struct Row0 {
-    uint32_t q[8];
+    uint32_t q[32];
     float f[1];
 };
 
 // ... and its share of one token's activation: codes, the codes' sums by group, scales.
 struct Column0 {
-    uint32_t x[8];
-    int a[4];
+    uint32_t x[32];
+    int a[1];
     float dx[1];
 };
 
 // The codes of the block that starts at byte b of `stage`.
 __device__ __forceinline__ void decode0(const uint8_t* stage, int b, int t, Row0& row) {
 
-    uint32_t(&q)[8] = row.q;
+    uint32_t(&q)[32] = row.q;
     uint32_t w[4];
-    qgen_words1<1>(w + 0, stage, b + 2);
+    qgen_words1<4>(w + 0, stage, b + 2);
     q[0] = ((w[0] & 0x01010101u));
     q[1] = ((w[0] >> 1 & 0x01010101u));
     q[2] = ((w[0] >> 2 & 0x01010101u));
@@ -52,6 +52,30 @@ __device__ __forceinline__ void decode0(const uint8_t* stage, int b, int t, Row0
     q[5] = ((w[0] >> 5 & 0x01010101u));
     q[6] = ((w[0] >> 6 & 0x01010101u));
     q[7] = ((w[0] >> 7 & 0x01010101u));
+    q[8] = ((w[1] & 0x01010101u));
+    q[9] = ((w[1] >> 1 & 0x01010101u));
+    q[10] = ((w[1] >> 2 & 0x01010101u));
+    q[11] = ((w[1] >> 3 & 0x01010101u));
+    q[12] = ((w[1] >> 4 & 0x01010101u));
+    q[13] = ((w[1] >> 5 & 0x01010101u));
+    q[14] = ((w[1] >> 6 & 0x01010101u));
+    q[15] = ((w[1] >> 7 & 0x01010101u));
+    q[16] = ((w[2] & 0x01010101u));
+    q[17] = ((w[2] >> 1 & 0x01010101u));
+    q[18] = ((w[2] >> 2 & 0x01010101u));
+    q[19] = ((w[2] >> 3 & 0x01010101u));
+    q[20] = ((w[2] >> 4 & 0x01010101u));
+    q[21] = ((w[2] >> 5 & 0x01010101u));
+    q[22] = ((w[2] >> 6 & 0x01010101u));
+    q[23] = ((w[2] >> 7 & 0x01010101u));
+    q[24] = ((w[3] & 0x01010101u));
+    q[25] = ((w[3] >> 1 & 0x01010101u));
+    q[26] = ((w[3] >> 2 & 0x01010101u));
+    q[27] = ((w[3] >> 3 & 0x01010101u));
+    q[28] = ((w[3] >> 4 & 0x01010101u));
+    q[29] = ((w[3] >> 5 & 0x01010101u));
+    q[30] = ((w[3] >> 6 & 0x01010101u));
+    q[31] = ((w[3] >> 7 & 0x01010101u));
 }
 
 // Its float factors.
@@ -63,219 +87,27 @@ __device__ __forceinline__ void factors0(const uint8_t* stage, int b, Row0& row)
 __device__ __forceinline__ void load0(const uint8_t* codes, const uint8_t* scales, const uint8_t* sums,
                                       Column0& column) {
 #pragma unroll
-    for (int c = 0; c < 2; ++c) {
+    for (int c = 0; c < 8; ++c) {
         const uint4 v = qgen_load_u32x4(codes + (0 + c) * (32 * 16));
         column.x[4 * c] = v.x, column.x[4 * c + 1] = v.y, column.x[4 * c + 2] = v.z, column.x[4 * c + 3] = v.w;
     }
-    column.a[0] = (int)qgen_load_u32(sums + 4 * 0);
+    qgen_load_ints<1, kSumSlots>(column.a, sums);
     qgen_load_floats<1>(column.dx + 0, scales + 4 * 0);
 }
 
 // s[..]: the integer sums of this thread.
 __device__ __forceinline__ void dot0(const Row0& row, const Column0& column, int (&s)[1]) {
-    [[maybe_unused]] const int(&a)[4] = column.a;
+    [[maybe_unused]] const int(&a)[1] = column.a;
     int g0 = 0;
 #pragma unroll
-    for (int j = 0; j < 8; ++j) g0 = qgen_dot4(row.q[j], column.x[j], g0);
+    for (int j = 0; j < 32; ++j) g0 = qgen_dot4(row.q[j], column.x[j], g0);
     g0 = 2 * g0 + -1 * a[0];
-    // d*q, unit 0
+    // d*q
     s[0] = g0;
 }
 
 // The slice's sum with these integer sums added, in the order of the contract.
 __device__ __forceinline__ float add0(const int (&s)[1], const float (&f)[1],
-                                      const float (&dx)[1], float total) {
-    total = __fmaf_rn(__fmul_rn(f[0], dx[0]), __int2float_rn(s[0]), total);
-    return total;
-}
-
-// Part 1 of a block: thread t's code words of one row, their integer scales and float factors ...
-struct Row1 {
-    uint32_t q[8];
-    float f[1];
-};
-
-// ... and its share of one token's activation: codes, the codes' sums by group, scales.
-struct Column1 {
-    uint32_t x[8];
-    int a[4];
-    float dx[1];
-};
-
-// The codes of the block that starts at byte b of `stage`.
-__device__ __forceinline__ void decode1(const uint8_t* stage, int b, int t, Row1& row) {
-
-    uint32_t(&q)[8] = row.q;
-    uint32_t w[4];
-    qgen_words1<1>(w + 1, stage, b + 6);
-    q[0] = ((w[1] & 0x01010101u));
-    q[1] = ((w[1] >> 1 & 0x01010101u));
-    q[2] = ((w[1] >> 2 & 0x01010101u));
-    q[3] = ((w[1] >> 3 & 0x01010101u));
-    q[4] = ((w[1] >> 4 & 0x01010101u));
-    q[5] = ((w[1] >> 5 & 0x01010101u));
-    q[6] = ((w[1] >> 6 & 0x01010101u));
-    q[7] = ((w[1] >> 7 & 0x01010101u));
-}
-
-// Its float factors.
-__device__ __forceinline__ void factors1(const uint8_t* stage, int b, Row1& row) {
-    row.f[0] = qgen_f16_to_f32(*(const uint16_t*)(stage + b + 0));
-}
-
-// The activation at this thread's codes, scales and sums of the block.
-__device__ __forceinline__ void load1(const uint8_t* codes, const uint8_t* scales, const uint8_t* sums,
-                                      Column1& column) {
-#pragma unroll
-    for (int c = 0; c < 2; ++c) {
-        const uint4 v = qgen_load_u32x4(codes + (2 + c) * (32 * 16));
-        column.x[4 * c] = v.x, column.x[4 * c + 1] = v.y, column.x[4 * c + 2] = v.z, column.x[4 * c + 3] = v.w;
-    }
-    column.a[1] = (int)qgen_load_u32(sums + 4 * 1);
-    qgen_load_floats<1>(column.dx + 0, scales + 4 * 1);
-}
-
-// s[..]: the integer sums of this thread.
-__device__ __forceinline__ void dot1(const Row1& row, const Column1& column, int (&s)[1]) {
-    [[maybe_unused]] const int(&a)[4] = column.a;
-    int g1 = 0;
-#pragma unroll
-    for (int j = 0; j < 8; ++j) g1 = qgen_dot4(row.q[j], column.x[j], g1);
-    g1 = 2 * g1 + -1 * a[1];
-    // d*q, unit 1
-    s[0] = g1;
-}
-
-// The slice's sum with these integer sums added, in the order of the contract.
-__device__ __forceinline__ float add1(const int (&s)[1], const float (&f)[1],
-                                      const float (&dx)[1], float total) {
-    total = __fmaf_rn(__fmul_rn(f[0], dx[0]), __int2float_rn(s[0]), total);
-    return total;
-}
-
-// Part 2 of a block: thread t's code words of one row, their integer scales and float factors ...
-struct Row2 {
-    uint32_t q[8];
-    float f[1];
-};
-
-// ... and its share of one token's activation: codes, the codes' sums by group, scales.
-struct Column2 {
-    uint32_t x[8];
-    int a[4];
-    float dx[1];
-};
-
-// The codes of the block that starts at byte b of `stage`.
-__device__ __forceinline__ void decode2(const uint8_t* stage, int b, int t, Row2& row) {
-
-    uint32_t(&q)[8] = row.q;
-    uint32_t w[4];
-    qgen_words1<1>(w + 2, stage, b + 10);
-    q[0] = ((w[2] & 0x01010101u));
-    q[1] = ((w[2] >> 1 & 0x01010101u));
-    q[2] = ((w[2] >> 2 & 0x01010101u));
-    q[3] = ((w[2] >> 3 & 0x01010101u));
-    q[4] = ((w[2] >> 4 & 0x01010101u));
-    q[5] = ((w[2] >> 5 & 0x01010101u));
-    q[6] = ((w[2] >> 6 & 0x01010101u));
-    q[7] = ((w[2] >> 7 & 0x01010101u));
-}
-
-// Its float factors.
-__device__ __forceinline__ void factors2(const uint8_t* stage, int b, Row2& row) {
-    row.f[0] = qgen_f16_to_f32(*(const uint16_t*)(stage + b + 0));
-}
-
-// The activation at this thread's codes, scales and sums of the block.
-__device__ __forceinline__ void load2(const uint8_t* codes, const uint8_t* scales, const uint8_t* sums,
-                                      Column2& column) {
-#pragma unroll
-    for (int c = 0; c < 2; ++c) {
-        const uint4 v = qgen_load_u32x4(codes + (4 + c) * (32 * 16));
-        column.x[4 * c] = v.x, column.x[4 * c + 1] = v.y, column.x[4 * c + 2] = v.z, column.x[4 * c + 3] = v.w;
-    }
-    column.a[2] = (int)qgen_load_u32(sums + 4 * 2);
-    qgen_load_floats<1>(column.dx + 0, scales + 4 * 2);
-}
-
-// s[..]: the integer sums of this thread.
-__device__ __forceinline__ void dot2(const Row2& row, const Column2& column, int (&s)[1]) {
-    [[maybe_unused]] const int(&a)[4] = column.a;
-    int g2 = 0;
-#pragma unroll
-    for (int j = 0; j < 8; ++j) g2 = qgen_dot4(row.q[j], column.x[j], g2);
-    g2 = 2 * g2 + -1 * a[2];
-    // d*q, unit 2
-    s[0] = g2;
-}
-
-// The slice's sum with these integer sums added, in the order of the contract.
-__device__ __forceinline__ float add2(const int (&s)[1], const float (&f)[1],
-                                      const float (&dx)[1], float total) {
-    total = __fmaf_rn(__fmul_rn(f[0], dx[0]), __int2float_rn(s[0]), total);
-    return total;
-}
-
-// Part 3 of a block: thread t's code words of one row, their integer scales and float factors ...
-struct Row3 {
-    uint32_t q[8];
-    float f[1];
-};
-
-// ... and its share of one token's activation: codes, the codes' sums by group, scales.
-struct Column3 {
-    uint32_t x[8];
-    int a[4];
-    float dx[1];
-};
-
-// The codes of the block that starts at byte b of `stage`.
-__device__ __forceinline__ void decode3(const uint8_t* stage, int b, int t, Row3& row) {
-
-    uint32_t(&q)[8] = row.q;
-    uint32_t w[4];
-    qgen_words1<1>(w + 3, stage, b + 14);
-    q[0] = ((w[3] & 0x01010101u));
-    q[1] = ((w[3] >> 1 & 0x01010101u));
-    q[2] = ((w[3] >> 2 & 0x01010101u));
-    q[3] = ((w[3] >> 3 & 0x01010101u));
-    q[4] = ((w[3] >> 4 & 0x01010101u));
-    q[5] = ((w[3] >> 5 & 0x01010101u));
-    q[6] = ((w[3] >> 6 & 0x01010101u));
-    q[7] = ((w[3] >> 7 & 0x01010101u));
-}
-
-// Its float factors.
-__device__ __forceinline__ void factors3(const uint8_t* stage, int b, Row3& row) {
-    row.f[0] = qgen_f16_to_f32(*(const uint16_t*)(stage + b + 0));
-}
-
-// The activation at this thread's codes, scales and sums of the block.
-__device__ __forceinline__ void load3(const uint8_t* codes, const uint8_t* scales, const uint8_t* sums,
-                                      Column3& column) {
-#pragma unroll
-    for (int c = 0; c < 2; ++c) {
-        const uint4 v = qgen_load_u32x4(codes + (6 + c) * (32 * 16));
-        column.x[4 * c] = v.x, column.x[4 * c + 1] = v.y, column.x[4 * c + 2] = v.z, column.x[4 * c + 3] = v.w;
-    }
-    column.a[3] = (int)qgen_load_u32(sums + 4 * 3);
-    qgen_load_floats<1>(column.dx + 0, scales + 4 * 3);
-}
-
-// s[..]: the integer sums of this thread.
-__device__ __forceinline__ void dot3(const Row3& row, const Column3& column, int (&s)[1]) {
-    [[maybe_unused]] const int(&a)[4] = column.a;
-    int g3 = 0;
-#pragma unroll
-    for (int j = 0; j < 8; ++j) g3 = qgen_dot4(row.q[j], column.x[j], g3);
-    g3 = 2 * g3 + -1 * a[3];
-    // d*q, unit 3
-    s[0] = g3;
-}
-
-// The slice's sum with these integer sums added, in the order of the contract.
-__device__ __forceinline__ float add3(const int (&s)[1], const float (&f)[1],
                                       const float (&dx)[1], float total) {
     total = __fmaf_rn(__fmul_rn(f[0], dx[0]), __int2float_rn(s[0]), total);
     return total;
@@ -413,72 +245,6 @@ __device__ __forceinline__ void multirow(const uint8_t* weight, int64_t row_stri
                         if (block < blocks) sum[sub][e] = add0(s, row[r].f, column[c].dx, sum[sub][e]);
                     }
                 }
-                {
-                    const uint8_t* token = activation;
-                    Row1 row[rows_a_team];
-                    Column1 column[columns];
-#pragma unroll
-                    for (int e = 0; e < all; ++e) {
-                        const int r = rows_held ? e % held : e / held, c = rows_held ? e / held : e % held;
-                        if (e % held == 0 && e % dealt == 0 && (rows_held ? c >= left : r >= rows_left)) break;
-                        if (rows_held ? e < held : e % held == 0) {
-                            decode1(stage(r ^ deal_row), begin(r ^ deal_row), t, row[r]);
-                            factors1(stage(r), begin(r), row[r]);
-                        }
-                        if (rows_held ? e % held == 0 : e < held) {
-                            load1(token + codes, token + scales, token + sums, column[c]);
-                            // A token past the last is computed like the last and not stored.
-                            if (c + 1 < left) token += token_bytes;
-                        }
-                        int s[1];
-                        dot1(row[r], column[c], s);
-                        if (block < blocks) sum[sub][e] = add1(s, row[r].f, column[c].dx, sum[sub][e]);
-                    }
-                }
-                {
-                    const uint8_t* token = activation;
-                    Row2 row[rows_a_team];
-                    Column2 column[columns];
-#pragma unroll
-                    for (int e = 0; e < all; ++e) {
-                        const int r = rows_held ? e % held : e / held, c = rows_held ? e / held : e % held;
-                        if (e % held == 0 && e % dealt == 0 && (rows_held ? c >= left : r >= rows_left)) break;
-                        if (rows_held ? e < held : e % held == 0) {
-                            decode2(stage(r ^ deal_row), begin(r ^ deal_row), t, row[r]);
-                            factors2(stage(r), begin(r), row[r]);
-                        }
-                        if (rows_held ? e % held == 0 : e < held) {
-                            load2(token + codes, token + scales, token + sums, column[c]);
-                            // A token past the last is computed like the last and not stored.
-                            if (c + 1 < left) token += token_bytes;
-                        }
-                        int s[1];
-                        dot2(row[r], column[c], s);
-                        if (block < blocks) sum[sub][e] = add2(s, row[r].f, column[c].dx, sum[sub][e]);
-                    }
-                }
-                {
-                    const uint8_t* token = activation;
-                    Row3 row[rows_a_team];
-                    Column3 column[columns];
-#pragma unroll
-                    for (int e = 0; e < all; ++e) {
-                        const int r = rows_held ? e % held : e / held, c = rows_held ? e / held : e % held;
-                        if (e % held == 0 && e % dealt == 0 && (rows_held ? c >= left : r >= rows_left)) break;
-                        if (rows_held ? e < held : e % held == 0) {
-                            decode3(stage(r ^ deal_row), begin(r ^ deal_row), t, row[r]);
-                            factors3(stage(r), begin(r), row[r]);
-                        }
-                        if (rows_held ? e % held == 0 : e < held) {
-                            load3(token + codes, token + scales, token + sums, column[c]);
-                            // A token past the last is computed like the last and not stored.
-                            if (c + 1 < left) token += token_bytes;
-                        }
-                        int s[1];
-                        dot3(row[r], column[c], s);
-                        if (block < blocks) sum[sub][e] = add3(s, row[r].f, column[c].dx, sum[sub][e]);
-                    }
-                }
                 // Every lane has read the slot before it is filled again.
                 __syncwarp();
                 request();
@@ -507,40 +273,40 @@ __device__ __forceinline__ void multirow(const uint8_t* weight, int64_t row_stri
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 750
 // 2 rows and 2 tokens a team; 18960 bytes of shared memory
-extern "C" __global__ void __launch_bounds__(128, 5)
-mul_mat_q1_0_q8_g32_t2__multirow_native_r2(const uint8_t* __restrict__ weight, int64_t row_stride, int rows, int blocks, int tokens,
+extern "C" __global__ void __launch_bounds__(128, 2)
+mul_mat_q1_0_q8_g128_t2__multirow_native_r2(const uint8_t* __restrict__ weight, int64_t row_stride, int rows, int blocks, int tokens,
     const uint8_t* __restrict__ activation, float* __restrict__ y, int64_t y_stride) {
     multirow<2, 2, 32, 4, 37, 4>(weight, row_stride, rows, blocks, tokens, activation, y, y_stride);
 }
 #endif
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 900
 // 4 rows and 2 tokens a team; 18960 bytes of shared memory
-extern "C" __global__ void __launch_bounds__(128, 5)
-mul_mat_q1_0_q8_g32_t2__multirow_native_r4(const uint8_t* __restrict__ weight, int64_t row_stride, int rows, int blocks, int tokens,
+extern "C" __global__ void __launch_bounds__(128, 2)
+mul_mat_q1_0_q8_g128_t2__multirow_native_r4(const uint8_t* __restrict__ weight, int64_t row_stride, int rows, int blocks, int tokens,
     const uint8_t* __restrict__ activation, float* __restrict__ y, int64_t y_stride) {
     multirow<4, 2, 32, 2, 37, 4>(weight, row_stride, rows, blocks, tokens, activation, y, y_stride);
 }
 #endif
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 750
 // 2 rows and 4 tokens a team; 18960 bytes of shared memory
-extern "C" __global__ void __launch_bounds__(128, 5)
-mul_mat_q1_0_q8_g32_t4__multirow_native_r2(const uint8_t* __restrict__ weight, int64_t row_stride, int rows, int blocks, int tokens,
+extern "C" __global__ void __launch_bounds__(128, 2)
+mul_mat_q1_0_q8_g128_t4__multirow_native_r2(const uint8_t* __restrict__ weight, int64_t row_stride, int rows, int blocks, int tokens,
     const uint8_t* __restrict__ activation, float* __restrict__ y, int64_t y_stride) {
     multirow<2, 4, 32, 4, 37, 4>(weight, row_stride, rows, blocks, tokens, activation, y, y_stride);
 }
 #endif
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 900
 // 4 rows and 4 tokens a team; 18960 bytes of shared memory
-extern "C" __global__ void __launch_bounds__(128, 4)
-mul_mat_q1_0_q8_g32_t4__multirow_native_r4(const uint8_t* __restrict__ weight, int64_t row_stride, int rows, int blocks, int tokens,
+extern "C" __global__ void __launch_bounds__(128, 2)
+mul_mat_q1_0_q8_g128_t4__multirow_native_r4(const uint8_t* __restrict__ weight, int64_t row_stride, int rows, int blocks, int tokens,
     const uint8_t* __restrict__ activation, float* __restrict__ y, int64_t y_stride) {
     multirow<4, 4, 32, 2, 37, 4>(weight, row_stride, rows, blocks, tokens, activation, y, y_stride);
 }
 #endif
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 750
 // 2 rows and 8 tokens a team; 18960 bytes of shared memory
-extern "C" __global__ void __launch_bounds__(128, 4)
-mul_mat_q1_0_q8_g32_t8__multirow_native_r2(const uint8_t* __restrict__ weight, int64_t row_stride, int rows, int blocks, int tokens,
+extern "C" __global__ void __launch_bounds__(128, 2)
+mul_mat_q1_0_q8_g128_t8__multirow_native_r2(const uint8_t* __restrict__ weight, int64_t row_stride, int rows, int blocks, int tokens,
     const uint8_t* __restrict__ activation, float* __restrict__ y, int64_t y_stride) {
     multirow<2, 8, 32, 4, 37, 4>(weight, row_stride, rows, blocks, tokens, activation, y, y_stride);
 }

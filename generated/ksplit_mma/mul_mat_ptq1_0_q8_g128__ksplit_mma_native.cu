@@ -1,16 +1,16 @@
-// mul_mat Q2_0 x q8_g32, family ksplit_mma.
-// Generated from specs/formats/q2_0.toml and templates/ksplit.cu.j2;
+// mul_mat PTQ1_0 x q8_g128, family ksplit_mma.
+// Generated from specs/formats/ptq1_0.toml and templates/ksplit.cu.j2;
 // edit those, then run: qgen build
 //
-// format      Q2_0: 64 elements in 18 bytes
-// storage     native: blocks as in the file, aligned to 2, rows row_stride bytes apart
-// activation  q8_g32 in the layout q8_g32_q2_0_fragments, from quantize_activation
+// format      PTQ1_0: 128 elements in 28 bytes
+// storage     native: blocks as in the file, aligned to 4, rows row_stride bytes apart
+// activation  q8_g128 in the layout q8_g128_ptq1_0_fragments, from quantize_activation
 // traffic     every packed byte is requested once (read factor 1.00)
-// contract    q8_g32_u32_s32: block b of a row belongs to slice b mod 32; a slice takes its blocks in
-//             increasing order, in them units of 32 elements, and each term as
+// contract    q8_g128_u128_s32: block b of a row belongs to slice b mod 32; a slice takes its blocks in
+//             increasing order, in them units of 128 elements, and each term as
 //             fma(factors * dx, float(integer sum), slice), terms +d*sum(q*a);
 //             slices are added by halving: slice s < h takes s + h, h = slices/2 .. 1
-// integers    exact: no sum of a unit exceeds 16256
+// integers    exact: no sum of a unit exceeds 48768
 //
 #include "qgen_mma.cuh"
 #include "qgen_ring.cuh"
@@ -18,15 +18,15 @@
 
 namespace {
 
-constexpr int kBlockBytes = 18;    // packed bytes of a block
+constexpr int kBlockBytes = 28;    // packed bytes of a block
 constexpr int kSlices = 32;       // slices of K in the canonical order
 constexpr int kSplit = 8;        // warps that share rows, the blocks of K dealt to them in turn
-constexpr int kBundle = 2;       // blocks a warp takes at once, kSplit apart
-constexpr int kCodeWords = 4;    // code words of a thread, row and block
-constexpr int kChunks = 2;       // 16-byte pieces of activation codes of a thread, token and bundle
-constexpr int kScales = 4;       // activation scales of a token and bundle
-constexpr int kUnits = 4;        // float steps of a bundle
-constexpr int kRecordBytes = 1408; // activation record of a bundle and column tile: codes, scales, starts, sums
+constexpr int kBundle = 1;       // blocks a warp takes at once, kSplit apart
+constexpr int kCodeWords = 11;    // code words of a thread, row and block
+constexpr int kChunks = 3;       // 16-byte pieces of activation codes of a thread, token and bundle
+constexpr int kScales = 1;       // activation scales of a token and bundle
+constexpr int kUnits = 1;        // float steps of a bundle
+constexpr int kRecordBytes = 1632; // activation record of a bundle and column tile: codes, scales, starts, sums
 // Other architectures' compilers want more registers for this text: one row tile a warp there, and one CTA at a time.
 #if __CUDA_ARCH__ == 800 || __CUDA_ARCH__ == 900
 constexpr bool kRoomy = true;
@@ -35,17 +35,47 @@ constexpr bool kRoomy = false;
 #endif
 // The code words of thread t for one block of one row, which starts at byte b of shared memory.
 __device__ __forceinline__ void block_codes(int b, int t, uint32_t* q) {
-    [[maybe_unused]] const int lane0 = 0 + 4 * (t >> 0 & 1);
-    [[maybe_unused]] const int lane1 = 2 + 4 * (t >> 0 & 1);
-    [[maybe_unused]] const int from0 = qgen_keep(b + 4 * (t >> 1 & 1));
+    [[maybe_unused]] const int from0 = qgen_keep(b + 1 * (t >> 0 & 1));
+    [[maybe_unused]] const int from1 = qgen_keep(b + 4 * t);
+    [[maybe_unused]] const int from2 = qgen_keep(b + 2 * t);
 
     uint32_t w[2];
-    qgen_words1<1>(w + 0, qgen_shared, from0 + 2);
-    qgen_words1<1>(w + 1, qgen_shared, from0 + 10);
-    q[0] = ((w[0] >> lane0 & 0x03030303u));
-    q[1] = ((w[0] >> lane1 & 0x03030303u));
-    q[2] = ((w[1] >> lane0 & 0x03030303u));
-    q[3] = ((w[1] >> lane1 & 0x03030303u));
+    qgen_words4<1>(w + 0, qgen_shared, from1);
+    qgen_words1<1>(w + 1, qgen_shared, from2 + 16);
+    {
+        // Digit n of a byte is p(n) - 3 p(n-1), where p(n) is the value of its first n digits.
+        const uint32_t even = w[0] & 0x00ff00ffu, odd = qgen_prmt(w[0], 0u, 0x4341u);
+        [[maybe_unused]] const uint32_t p1 = qgen_leading_digits(even, odd, 3u);
+        [[maybe_unused]] const uint32_t p2 = qgen_leading_digits(even, odd, 9u);
+        [[maybe_unused]] const uint32_t p3 = qgen_leading_digits(even, odd, 27u);
+        [[maybe_unused]] const uint32_t p4 = qgen_leading_digits(even, odd, 81u);
+        [[maybe_unused]] const uint32_t p5 = qgen_leading_digits(even, odd, 243u);
+        q[0] = p1;
+        q[1] = p2 - 3u * p1;
+        q[2] = p3 - 3u * p2;
+        q[3] = p4 - 3u * p3;
+        q[4] = p5 - 3u * p4;
+    }
+    {
+        // Digit n of a byte is p(n) - 3 p(n-1), where p(n) is the value of its first n digits.
+        const uint32_t even = w[1] & 0x00ff00ffu, odd = qgen_prmt(w[1], 0u, 0x4341u);
+        [[maybe_unused]] const uint32_t p1 = qgen_leading_digits(even, odd, 3u);
+        [[maybe_unused]] const uint32_t p2 = qgen_leading_digits(even, odd, 9u);
+        [[maybe_unused]] const uint32_t p3 = qgen_leading_digits(even, odd, 27u);
+        [[maybe_unused]] const uint32_t p4 = qgen_leading_digits(even, odd, 81u);
+        [[maybe_unused]] const uint32_t p5 = qgen_leading_digits(even, odd, 243u);
+        q[5] = p1;
+        q[6] = p2 - 3u * p1;
+        q[7] = p3 - 3u * p2;
+        q[8] = p4 - 3u * p3;
+        q[9] = p5 - 3u * p4;
+    }
+    {
+        // The leading digit values of one byte, lowest first; subtracting the shifted word leaves its digits.
+        const uint32_t v = qgen_shared[from0 + 24];
+        const uint32_t p = __byte_perm(v * 589827u, v * 5308443u, 0x7531u);
+        q[10] = p - 3u * (p << 8);
+    }
 }
 
 // What a thread needs of one activation record: codes of token g, the rest of tokens 2t and 2t + 1.
@@ -94,25 +124,7 @@ __device__ __forceinline__ void add_bundle(const int (&place)[2 * row_tiles], in
 #pragma unroll
     for (int m = 0; m < 2 * row_tiles; ++m) {
         const int at = place[m];
-        f0_0[m / 2][m % 2] = qgen_f16_to_f32(*(const uint16_t*)(qgen_shared + at + 0));
-    }
-    float f1_0[row_tiles][2];
-#pragma unroll
-    for (int m = 0; m < 2 * row_tiles; ++m) {
-        const int at = place[m];
-        f1_0[m / 2][m % 2] = qgen_f16_to_f32(*(const uint16_t*)(qgen_shared + at + 0));
-    }
-    float f2_0[row_tiles][2];
-#pragma unroll
-    for (int m = 0; m < 2 * row_tiles; ++m) {
-        const int at = place[m] + 1 * (kSplit * kBlockBytes);
-        f2_0[m / 2][m % 2] = inside <= 1 ? 0.0f : qgen_f16_to_f32(*(const uint16_t*)(qgen_shared + at + 0));
-    }
-    float f3_0[row_tiles][2];
-#pragma unroll
-    for (int m = 0; m < 2 * row_tiles; ++m) {
-        const int at = place[m] + 1 * (kSplit * kBlockBytes);
-        f3_0[m / 2][m % 2] = inside <= 1 ? 0.0f : qgen_f16_to_f32(*(const uint16_t*)(qgen_shared + at + 0));
+        f0_0[m / 2][m % 2] = qgen_f16_to_f32(*(const uint16_t*)(qgen_shared + at + 26));
     }
 #pragma unroll
     for (int n = 0; n < column_tiles; ++n) {
@@ -125,48 +137,17 @@ __device__ __forceinline__ void add_bundle(const int (&place)[2 * row_tiles], in
                 const uint4 start = r.start[0];
                 int total[4] = {(int)start.x, (int)start.y, (int)start.z, (int)start.w};
                 qgen_mma_k32(total, q[m][0][0], q[m][1][0], q[m][0][1], q[m][1][1], r.x[0], r.x[1]);
+                qgen_mma_k32(total, q[m][0][2], q[m][1][2], q[m][0][3], q[m][1][3], r.x[2], r.x[3]);
+                qgen_mma_k32(total, q[m][0][4], q[m][1][4], q[m][0][5], q[m][1][5], r.x[4], r.x[5]);
+                qgen_mma_k32(total, q[m][0][6], q[m][1][6], q[m][0][7], q[m][1][7], r.x[6], r.x[7]);
+                qgen_mma_k32(total, q[m][0][8], q[m][1][8], q[m][0][9], q[m][1][9], r.x[8], r.x[9]);
+                qgen_mma_k16(total, q[m][0][10], q[m][1][10], r.x[10]);
 
 #pragma unroll
                 for (int i = 0; i < 4; ++i) {
                     float v = sum[0][n][m][i];
                     v = __fmaf_rn(__fmul_rn(f0_0[m][i / 2], r.dx[0 + i % 2]), __int2float_rn(total[i]), v);
                     sum[0][n][m][i] = v;
-                }
-            }
-            {
-                const uint4 start = r.start[1];
-                int total[4] = {(int)start.x, (int)start.y, (int)start.z, (int)start.w};
-                qgen_mma_k32(total, q[m][0][2], q[m][1][2], q[m][0][3], q[m][1][3], r.x[2], r.x[3]);
-
-#pragma unroll
-                for (int i = 0; i < 4; ++i) {
-                    float v = sum[0][n][m][i];
-                    v = __fmaf_rn(__fmul_rn(f1_0[m][i / 2], r.dx[2 + i % 2]), __int2float_rn(total[i]), v);
-                    sum[0][n][m][i] = v;
-                }
-            }
-            {
-                const uint4 start = r.start[2];
-                int total[4] = {(int)start.x, (int)start.y, (int)start.z, (int)start.w};
-                qgen_mma_k32(total, q[m][0][4], q[m][1][4], q[m][0][5], q[m][1][5], r.x[4], r.x[5]);
-
-#pragma unroll
-                for (int i = 0; i < 4; ++i) {
-                    float v = sum[1][n][m][i];
-                    v = __fmaf_rn(__fmul_rn(f2_0[m][i / 2], r.dx[4 + i % 2]), __int2float_rn(total[i]), v);
-                    sum[1][n][m][i] = v;
-                }
-            }
-            {
-                const uint4 start = r.start[3];
-                int total[4] = {(int)start.x, (int)start.y, (int)start.z, (int)start.w};
-                qgen_mma_k32(total, q[m][0][6], q[m][1][6], q[m][0][7], q[m][1][7], r.x[6], r.x[7]);
-
-#pragma unroll
-                for (int i = 0; i < 4; ++i) {
-                    float v = sum[1][n][m][i];
-                    v = __fmaf_rn(__fmul_rn(f3_0[m][i / 2], r.dx[6 + i % 2]), __int2float_rn(total[i]), v);
-                    sum[1][n][m][i] = v;
                 }
             }
         }
@@ -218,10 +199,10 @@ __device__ __forceinline__ void ksplit(const uint8_t* weight, int64_t row_stride
 #pragma unroll 1
     for (int i = 0; i < Ring::ahead; ++i) request();
 
-    const int bundles = (blocks + kSplit * kBundle - 1) / (kSplit * kBundle) * kSplit;
+    const int bundles = blocks;
     const int64_t tile_bytes = (int64_t)bundles * kRecordBytes;
     const uint8_t* records = activation + column / 8 * tile_bytes + warp * kRecordBytes;
-    const Record::From from = {qgen_keep(records + lane * 16), qgen_keep(records + t * (8 * kScales) + 1024), qgen_keep(records + t * 16 + 1152)};
+    const Record::From from = {qgen_keep(records + lane * 16), qgen_keep(records + t * (8 * kScales) + 1536), qgen_keep(records + t * 16 + 1568)};
     qgen_wait_for_inputs();
     auto finish = [&](int number, int tile) {
         qgen_add_partials<kSplit, column_tiles, row_tiles>(partial, handover, number, warp, lane, tile, row_end, column, left, y, y_stride);
@@ -269,24 +250,26 @@ __device__ __forceinline__ void ksplit(const uint8_t* weight, int64_t row_stride
 
 }  // namespace
 
-// capacity 8 tokens, 16 rows a CTA, 8 warps, 32 blocks of K a stage, 4 stages; 47184 bytes of shared memory
+// capacity 8 tokens, 16 rows a CTA, 8 warps, 32 blocks of K a stage, 3 stages; 48960 bytes of shared memory
 extern "C" __global__ void __launch_bounds__(256, kRoomy ? 2 : 1)
-mul_mat_q2_0_q8_g32_t8__ksplit_mma_native_w8(const uint8_t* __restrict__ weight, int64_t row_stride, int rows, int blocks, int tokens,
+mul_mat_ptq1_0_q8_g128_t8__ksplit_mma_native_w8(const uint8_t* __restrict__ weight, int64_t row_stride, int rows, int blocks, int tokens,
     const uint8_t* __restrict__ activation, float* __restrict__ y, int64_t y_stride) {
-    ksplit<1, 1, 2, 4, 37, 656>(
+    ksplit<1, 1, 4, 3, 57, 912>(
         weight, row_stride, rows, blocks, tokens, activation, y, y_stride);
 }
-// capacity 16 tokens, 16 rows a CTA, 8 warps, 32 blocks of K a stage, 4 stages; 52304 bytes of shared memory
+// capacity 16 tokens, 16 rows a CTA, 8 warps, 32 blocks of K a stage, 3 stages; 54080 bytes of shared memory
 extern "C" __global__ void __launch_bounds__(256, kRoomy ? 2 : 1)
-mul_mat_q2_0_q8_g32_t16__ksplit_mma_native_w8(const uint8_t* __restrict__ weight, int64_t row_stride, int rows, int blocks, int tokens,
+mul_mat_ptq1_0_q8_g128_t16__ksplit_mma_native_w8(const uint8_t* __restrict__ weight, int64_t row_stride, int rows, int blocks, int tokens,
     const uint8_t* __restrict__ activation, float* __restrict__ y, int64_t y_stride) {
-    ksplit<2, 1, 2, 4, 37, 656>(
+    ksplit<2, 1, 4, 3, 57, 912>(
         weight, row_stride, rows, blocks, tokens, activation, y, y_stride);
 }
-// capacity 32 tokens, 32 rows a CTA, 8 warps, 32 blocks of K a stage, 3 stages; 99904 bytes of shared memory
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 800 || __CUDA_ARCH__ == 900 || __CUDA_ARCH__ == 1000
+// capacity 32 tokens, 32 rows a CTA, 8 warps, 32 blocks of K a stage, 3 stages; 124480 bytes of shared memory
 extern "C" __global__ void __launch_bounds__(256, 1)
-mul_mat_q2_0_q8_g32_t32__ksplit_mma_native_w8(const uint8_t* __restrict__ weight, int64_t row_stride, int rows, int blocks, int tokens,
+mul_mat_ptq1_0_q8_g128_t32__ksplit_mma_native_w8(const uint8_t* __restrict__ weight, int64_t row_stride, int rows, int blocks, int tokens,
     const uint8_t* __restrict__ activation, float* __restrict__ y, int64_t y_stride) {
-    ksplit<4, kRoomy ? 2 : 1, 2, 3, 37, 656>(
+    ksplit<4, kRoomy ? 2 : 1, 4, 3, 57, 912>(
         weight, row_stride, rows, blocks, tokens, activation, y, y_stride);
 }
+#endif

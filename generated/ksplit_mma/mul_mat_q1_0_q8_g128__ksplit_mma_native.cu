@@ -1,16 +1,16 @@
-// mul_mat PQ2_0 x q8_g32, family ksplit_mma.
-// Generated from specs/formats/pq2_0.toml and templates/ksplit.cu.j2;
+// mul_mat Q1_0 x q8_g128, family ksplit_mma.
+// Generated from specs/formats/q1_0.toml and templates/ksplit.cu.j2;
 // edit those, then run: qgen build
 //
-// format      PQ2_0: 128 elements in 34 bytes
+// format      Q1_0: 128 elements in 18 bytes
 // storage     native: blocks as in the file, aligned to 2, rows row_stride bytes apart
-// activation  q8_g32 in the layout q8_g32_pq2_0_fragments, from quantize_activation
+// activation  q8_g128 in the layout q8_g128_q1_0_fragments, from quantize_activation
 // traffic     every packed byte is requested once (read factor 1.00)
-// contract    q8_g32_u32_s32: block b of a row belongs to slice b mod 32; a slice takes its blocks in
-//             increasing order, in them units of 32 elements, and each term as
+// contract    q8_g128_u128_s32: block b of a row belongs to slice b mod 32; a slice takes its blocks in
+//             increasing order, in them units of 128 elements, and each term as
 //             fma(factors * dx, float(integer sum), slice), terms +d*sum(q*a);
 //             slices are added by halving: slice s < h takes s + h, h = slices/2 .. 1
-// integers    exact: no sum of a unit exceeds 16256
+// integers    exact: no sum of a unit exceeds 48768
 //
 #include "qgen_mma.cuh"
 #include "qgen_ring.cuh"
@@ -18,15 +18,15 @@
 
 namespace {
 
-constexpr int kBlockBytes = 34;    // packed bytes of a block
+constexpr int kBlockBytes = 18;    // packed bytes of a block
 constexpr int kSlices = 32;       // slices of K in the canonical order
 constexpr int kSplit = 8;        // warps that share rows, the blocks of K dealt to them in turn
 constexpr int kBundle = 1;       // blocks a warp takes at once, kSplit apart
 constexpr int kCodeWords = 8;    // code words of a thread, row and block
 constexpr int kChunks = 2;       // 16-byte pieces of activation codes of a thread, token and bundle
-constexpr int kScales = 4;       // activation scales of a token and bundle
-constexpr int kUnits = 4;        // float steps of a bundle
-constexpr int kRecordBytes = 1408; // activation record of a bundle and column tile: codes, scales, starts, sums
+constexpr int kScales = 1;       // activation scales of a token and bundle
+constexpr int kUnits = 1;        // float steps of a bundle
+constexpr int kRecordBytes = 1120; // activation record of a bundle and column tile: codes, scales, starts, sums
 // Other architectures' compilers want more registers for this text: one row tile a warp there, and one CTA at a time.
 #if __CUDA_ARCH__ == 800 || __CUDA_ARCH__ == 900
 constexpr bool kRoomy = true;
@@ -35,23 +35,18 @@ constexpr bool kRoomy = false;
 #endif
 // The code words of thread t for one block of one row, which starts at byte b of shared memory.
 __device__ __forceinline__ void block_codes(int b, int t, uint32_t* q) {
-    [[maybe_unused]] const int lane0 = 0 + 4 * (t >> 0 & 1);
-    [[maybe_unused]] const int lane1 = 2 + 4 * (t >> 0 & 1);
-    [[maybe_unused]] const int from0 = qgen_keep(b + 4 * (t >> 1 & 1));
+    [[maybe_unused]] const int from0 = qgen_keep(b + 4 * t);
 
-    uint32_t w[4];
+    uint32_t w[1];
     qgen_words1<1>(w + 0, qgen_shared, from0 + 2);
-    qgen_words1<1>(w + 1, qgen_shared, from0 + 10);
-    qgen_words1<1>(w + 2, qgen_shared, from0 + 18);
-    qgen_words1<1>(w + 3, qgen_shared, from0 + 26);
-    q[0] = ((w[0] >> lane0 & 0x03030303u));
-    q[1] = ((w[0] >> lane1 & 0x03030303u));
-    q[2] = ((w[1] >> lane0 & 0x03030303u));
-    q[3] = ((w[1] >> lane1 & 0x03030303u));
-    q[4] = ((w[2] >> lane0 & 0x03030303u));
-    q[5] = ((w[2] >> lane1 & 0x03030303u));
-    q[6] = ((w[3] >> lane0 & 0x03030303u));
-    q[7] = ((w[3] >> lane1 & 0x03030303u));
+    q[0] = ((w[0] & 0x01010101u));
+    q[1] = ((w[0] >> 1 & 0x01010101u));
+    q[2] = ((w[0] >> 2 & 0x01010101u));
+    q[3] = ((w[0] >> 3 & 0x01010101u));
+    q[4] = ((w[0] >> 4 & 0x01010101u));
+    q[5] = ((w[0] >> 5 & 0x01010101u));
+    q[6] = ((w[0] >> 6 & 0x01010101u));
+    q[7] = ((w[0] >> 7 & 0x01010101u));
 }
 
 // What a thread needs of one activation record: codes of token g, the rest of tokens 2t and 2t + 1.
@@ -102,24 +97,6 @@ __device__ __forceinline__ void add_bundle(const int (&place)[2 * row_tiles], in
         const int at = place[m];
         f0_0[m / 2][m % 2] = qgen_f16_to_f32(*(const uint16_t*)(qgen_shared + at + 0));
     }
-    float f1_0[row_tiles][2];
-#pragma unroll
-    for (int m = 0; m < 2 * row_tiles; ++m) {
-        const int at = place[m];
-        f1_0[m / 2][m % 2] = qgen_f16_to_f32(*(const uint16_t*)(qgen_shared + at + 0));
-    }
-    float f2_0[row_tiles][2];
-#pragma unroll
-    for (int m = 0; m < 2 * row_tiles; ++m) {
-        const int at = place[m];
-        f2_0[m / 2][m % 2] = qgen_f16_to_f32(*(const uint16_t*)(qgen_shared + at + 0));
-    }
-    float f3_0[row_tiles][2];
-#pragma unroll
-    for (int m = 0; m < 2 * row_tiles; ++m) {
-        const int at = place[m];
-        f3_0[m / 2][m % 2] = qgen_f16_to_f32(*(const uint16_t*)(qgen_shared + at + 0));
-    }
 #pragma unroll
     for (int n = 0; n < column_tiles; ++n) {
         if (n && 8 * n >= left) break;
@@ -129,49 +106,18 @@ __device__ __forceinline__ void add_bundle(const int (&place)[2 * row_tiles], in
             if (m && !whole) break;
             {
                 const uint4 start = r.start[0];
-                int total[4] = {(int)start.x, (int)start.y, (int)start.z, (int)start.w};
+                int total[4] = {0, 0, 0, 0};
                 qgen_mma_k32(total, q[m][0][0], q[m][1][0], q[m][0][1], q[m][1][1], r.x[0], r.x[1]);
+                qgen_mma_k32(total, q[m][0][2], q[m][1][2], q[m][0][3], q[m][1][3], r.x[2], r.x[3]);
+                qgen_mma_k32(total, q[m][0][4], q[m][1][4], q[m][0][5], q[m][1][5], r.x[4], r.x[5]);
+                qgen_mma_k32(total, q[m][0][6], q[m][1][6], q[m][0][7], q[m][1][7], r.x[6], r.x[7]);
+                total[0] = 2 * total[0] + (int)start.x, total[1] = 2 * total[1] + (int)start.y;
+                total[2] = 2 * total[2] + (int)start.z, total[3] = 2 * total[3] + (int)start.w;
 
 #pragma unroll
                 for (int i = 0; i < 4; ++i) {
                     float v = sum[0][n][m][i];
                     v = __fmaf_rn(__fmul_rn(f0_0[m][i / 2], r.dx[0 + i % 2]), __int2float_rn(total[i]), v);
-                    sum[0][n][m][i] = v;
-                }
-            }
-            {
-                const uint4 start = r.start[1];
-                int total[4] = {(int)start.x, (int)start.y, (int)start.z, (int)start.w};
-                qgen_mma_k32(total, q[m][0][2], q[m][1][2], q[m][0][3], q[m][1][3], r.x[2], r.x[3]);
-
-#pragma unroll
-                for (int i = 0; i < 4; ++i) {
-                    float v = sum[0][n][m][i];
-                    v = __fmaf_rn(__fmul_rn(f1_0[m][i / 2], r.dx[2 + i % 2]), __int2float_rn(total[i]), v);
-                    sum[0][n][m][i] = v;
-                }
-            }
-            {
-                const uint4 start = r.start[2];
-                int total[4] = {(int)start.x, (int)start.y, (int)start.z, (int)start.w};
-                qgen_mma_k32(total, q[m][0][4], q[m][1][4], q[m][0][5], q[m][1][5], r.x[4], r.x[5]);
-
-#pragma unroll
-                for (int i = 0; i < 4; ++i) {
-                    float v = sum[0][n][m][i];
-                    v = __fmaf_rn(__fmul_rn(f2_0[m][i / 2], r.dx[4 + i % 2]), __int2float_rn(total[i]), v);
-                    sum[0][n][m][i] = v;
-                }
-            }
-            {
-                const uint4 start = r.start[3];
-                int total[4] = {(int)start.x, (int)start.y, (int)start.z, (int)start.w};
-                qgen_mma_k32(total, q[m][0][6], q[m][1][6], q[m][0][7], q[m][1][7], r.x[6], r.x[7]);
-
-#pragma unroll
-                for (int i = 0; i < 4; ++i) {
-                    float v = sum[0][n][m][i];
-                    v = __fmaf_rn(__fmul_rn(f3_0[m][i / 2], r.dx[6 + i % 2]), __int2float_rn(total[i]), v);
                     sum[0][n][m][i] = v;
                 }
             }
@@ -227,7 +173,7 @@ __device__ __forceinline__ void ksplit(const uint8_t* weight, int64_t row_stride
     const int bundles = blocks;
     const int64_t tile_bytes = (int64_t)bundles * kRecordBytes;
     const uint8_t* records = activation + column / 8 * tile_bytes + warp * kRecordBytes;
-    const Record::From from = {qgen_keep(records + lane * 16), qgen_keep(records + t * (8 * kScales) + 1024), qgen_keep(records + t * 16 + 1152)};
+    const Record::From from = {qgen_keep(records + lane * 16), qgen_keep(records + t * (8 * kScales) + 1024), qgen_keep(records + t * 16 + 1056)};
     qgen_wait_for_inputs();
     auto finish = [&](int number, int tile) {
         qgen_add_partials<kSplit, column_tiles, row_tiles>(partial, handover, number, warp, lane, tile, row_end, column, left, y, y_stride);
@@ -275,26 +221,24 @@ __device__ __forceinline__ void ksplit(const uint8_t* weight, int64_t row_stride
 
 }  // namespace
 
-// capacity 8 tokens, 16 rows a CTA, 8 warps, 32 blocks of K a stage, 4 stages; 79952 bytes of shared memory
+// capacity 8 tokens, 16 rows a CTA, 8 warps, 32 blocks of K a stage, 3 stages; 36672 bytes of shared memory
 extern "C" __global__ void __launch_bounds__(256, kRoomy ? 2 : 1)
-mul_mat_pq2_0_q8_g32_t8__ksplit_mma_native_w8(const uint8_t* __restrict__ weight, int64_t row_stride, int rows, int blocks, int tokens,
+mul_mat_q1_0_q8_g128_t8__ksplit_mma_native_w8(const uint8_t* __restrict__ weight, int64_t row_stride, int rows, int blocks, int tokens,
     const uint8_t* __restrict__ activation, float* __restrict__ y, int64_t y_stride) {
-    ksplit<1, 1, 4, 4, 69, 1168>(
+    ksplit<1, 1, 4, 3, 37, 656>(
         weight, row_stride, rows, blocks, tokens, activation, y, y_stride);
 }
-// capacity 16 tokens, 16 rows a CTA, 8 warps, 32 blocks of K a stage, 4 stages; 85072 bytes of shared memory
+// capacity 16 tokens, 16 rows a CTA, 8 warps, 32 blocks of K a stage, 3 stages; 41792 bytes of shared memory
 extern "C" __global__ void __launch_bounds__(256, kRoomy ? 2 : 1)
-mul_mat_pq2_0_q8_g32_t16__ksplit_mma_native_w8(const uint8_t* __restrict__ weight, int64_t row_stride, int rows, int blocks, int tokens,
+mul_mat_q1_0_q8_g128_t16__ksplit_mma_native_w8(const uint8_t* __restrict__ weight, int64_t row_stride, int rows, int blocks, int tokens,
     const uint8_t* __restrict__ activation, float* __restrict__ y, int64_t y_stride) {
-    ksplit<2, 1, 4, 4, 69, 1168>(
+    ksplit<2, 1, 4, 3, 37, 656>(
         weight, row_stride, rows, blocks, tokens, activation, y, y_stride);
 }
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 800 || __CUDA_ARCH__ == 900 || __CUDA_ARCH__ == 1000
-// capacity 32 tokens, 32 rows a CTA, 8 warps, 32 blocks of K a stage, 3 stages; 149056 bytes of shared memory
+// capacity 32 tokens, 32 rows a CTA, 8 warps, 32 blocks of K a stage, 3 stages; 99904 bytes of shared memory
 extern "C" __global__ void __launch_bounds__(256, 1)
-mul_mat_pq2_0_q8_g32_t32__ksplit_mma_native_w8(const uint8_t* __restrict__ weight, int64_t row_stride, int rows, int blocks, int tokens,
+mul_mat_q1_0_q8_g128_t32__ksplit_mma_native_w8(const uint8_t* __restrict__ weight, int64_t row_stride, int rows, int blocks, int tokens,
     const uint8_t* __restrict__ activation, float* __restrict__ y, int64_t y_stride) {
-    ksplit<4, kRoomy ? 2 : 1, 4, 3, 69, 1168>(
+    ksplit<4, kRoomy ? 2 : 1, 4, 3, 37, 656>(
         weight, row_stride, rows, blocks, tokens, activation, y, y_stride);
 }
-#endif

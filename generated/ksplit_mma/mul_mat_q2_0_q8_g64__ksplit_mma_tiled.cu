@@ -1,16 +1,16 @@
-// mul_mat PQ2_0 x q8_g32, family ksplit_mma.
-// Generated from specs/formats/pq2_0.toml and templates/ksplit_tiled.cu.j2;
+// mul_mat Q2_0 x q8_g64, family ksplit_mma.
+// Generated from specs/formats/q2_0.toml and templates/ksplit_tiled.cu.j2;
 // edit those, then run: qgen build
 //
-// format      PQ2_0: 128 elements in 34 bytes
+// format      Q2_0: 64 elements in 18 bytes
 // storage     tiled: tiles of 16 rows and a block, as qgen.repack makes them, row tiles back to back
-// activation  q8_g32 in the layout q8_g32_pq2_0_fragments, from quantize_activation
+// activation  q8_g64 in the layout q8_g64_q2_0_fragments, from quantize_activation
 // traffic     every packed byte is requested once (read factor 1.00)
-// contract    q8_g32_u32_s32: block b of a row belongs to slice b mod 32; a slice takes its blocks in
-//             increasing order, in them units of 32 elements, and each term as
+// contract    q8_g64_u64_s32: block b of a row belongs to slice b mod 32; a slice takes its blocks in
+//             increasing order, in them units of 64 elements, and each term as
 //             fma(factors * dx, float(integer sum), slice), terms +d*sum(q*a);
 //             slices are added by halving: slice s < h takes s + h, h = slices/2 .. 1
-// integers    exact: no sum of a unit exceeds 16256
+// integers    exact: no sum of a unit exceeds 32512
 //
 #include "qgen_mma.cuh"
 #include "qgen_single.cuh"
@@ -19,83 +19,53 @@
 
 namespace {
 
-constexpr int kTileBytes = 544;   // bytes of a tile: sixteen rows of a block
+constexpr int kTileBytes = 288;   // bytes of a tile: sixteen rows of a block
 constexpr int kSlices = 32;       // slices of K in the canonical order
 constexpr int kSplit = 8;        // warps that share rows, the blocks of K dealt to them in turn
-constexpr int kBundle = 1;       // blocks a warp takes at once, kSplit apart
-constexpr int kCodeWords = 8;    // code words of a thread, row and block
+constexpr int kBundle = 2;       // blocks a warp takes at once, kSplit apart
+constexpr int kCodeWords = 4;    // code words of a thread, row and block
 constexpr int kChunks = 2;       // 16-byte pieces of activation codes of a thread, token and bundle
-constexpr int kScales = 4;       // activation scales of a token and bundle
-constexpr int kUnits = 4;        // float steps of a bundle
+constexpr int kScales = 2;       // activation scales of a token and bundle
+constexpr int kUnits = 2;        // float steps of a bundle
 constexpr int kBlockUnits = kUnits / kBundle;  // float steps of a block
-constexpr int kRecordBytes = 1408; // activation record of a bundle and column tile: codes, scales, starts, sums
+constexpr int kRecordBytes = 1216; // activation record of a bundle and column tile: codes, scales, starts, sums
 // Other architectures' compilers want more registers for this text: one row tile a warp there, and one CTA at a time.
 constexpr bool kRoomy = __CUDA_ARCH__ == 900;
 // The code words of thread t for one block of row `row` + 8 * half of a tile, which starts at byte b + skip of shared memory.
 template <int half, int skip = 0>
 __device__ __forceinline__ void block_codes(int b, [[maybe_unused]] int row, [[maybe_unused]] int t, uint32_t* q) {
-    [[maybe_unused]] const int lane0 = 0 + 4 * (t >> 0 & 1);
-    [[maybe_unused]] const int lane1 = 2 + 4 * (t >> 0 & 1);
-    [[maybe_unused]] const int from0 = qgen_keep(b + 32 * row + 4 * (t >> 1 & 1));
+    [[maybe_unused]] const int from0 = qgen_keep(b + 16 * row + 4 * t);
     [[maybe_unused]] const int from1 = qgen_keep(b + 2 * row);
 
-    uint32_t w[4];
-    qgen_words4<1>(w + 0, qgen_shared + skip, from0 + 0 + half * 256);
-    qgen_words4<1>(w + 1, qgen_shared + skip, from0 + 8 + half * 256);
-    qgen_words4<1>(w + 2, qgen_shared + skip, from0 + 16 + half * 256);
-    qgen_words4<1>(w + 3, qgen_shared + skip, from0 + 24 + half * 256);
-    q[0] = ((w[0] >> lane0 & 0x03030303u));
-    q[1] = ((w[0] >> lane1 & 0x03030303u));
-    q[2] = ((w[1] >> lane0 & 0x03030303u));
-    q[3] = ((w[1] >> lane1 & 0x03030303u));
-    q[4] = ((w[2] >> lane0 & 0x03030303u));
-    q[5] = ((w[2] >> lane1 & 0x03030303u));
-    q[6] = ((w[3] >> lane0 & 0x03030303u));
-    q[7] = ((w[3] >> lane1 & 0x03030303u));
+    uint32_t w[1];
+    qgen_words4<1>(w + 0, qgen_shared + skip, from0 + 0 + half * 128);
+    q[0] = ((w[0] & 0x03030303u));
+    q[1] = ((w[0] >> 2 & 0x03030303u));
+    q[2] = ((w[0] >> 4 & 0x03030303u));
+    q[3] = ((w[0] >> 6 & 0x03030303u));
+}
+
+// The same codes where they lie in their bytes: those of a pair of words times a power of two.
+template <int half, int skip = 0>
+__device__ __forceinline__ void block_codes_in_place(int b, [[maybe_unused]] int row, [[maybe_unused]] int t, uint32_t* q) {
+    [[maybe_unused]] const int from0 = qgen_keep(b + 16 * row + 4 * t);
+    [[maybe_unused]] const int from1 = qgen_keep(b + 2 * row);
+
+    uint32_t w[1];
+    qgen_words4<1>(w + 0, qgen_shared + skip, from0 + 0 + half * 128);
+    q[0] = ((w[0] & 0x03030303u));
+    q[1] = ((w[0] >> 2 & 0x03030303u));
+    q[2] = ((w[0] & 0x30303030u));
+    q[3] = ((w[0] >> 2 & 0x30303030u));
 }
 
 // The float factor of the row that f0_0 holds.
 template <int half, int skip = 0>
 __device__ __forceinline__ float factor_0_0(int b, [[maybe_unused]] int row, [[maybe_unused]] int t) {
-    [[maybe_unused]] const int lane0 = 0 + 4 * (t >> 0 & 1);
-    [[maybe_unused]] const int lane1 = 2 + 4 * (t >> 0 & 1);
-    [[maybe_unused]] const int from0 = qgen_keep(b + 32 * row + 4 * (t >> 1 & 1));
+    [[maybe_unused]] const int from0 = qgen_keep(b + 16 * row + 4 * t);
     [[maybe_unused]] const int from1 = qgen_keep(b + 2 * row);
 
-    return qgen_f16_to_f32(*(const uint16_t*)(qgen_shared + skip + from1 + 512 + half * 16));
-}
-
-// The float factor of the row that f1_0 holds.
-template <int half, int skip = 0>
-__device__ __forceinline__ float factor_1_0(int b, [[maybe_unused]] int row, [[maybe_unused]] int t) {
-    [[maybe_unused]] const int lane0 = 0 + 4 * (t >> 0 & 1);
-    [[maybe_unused]] const int lane1 = 2 + 4 * (t >> 0 & 1);
-    [[maybe_unused]] const int from0 = qgen_keep(b + 32 * row + 4 * (t >> 1 & 1));
-    [[maybe_unused]] const int from1 = qgen_keep(b + 2 * row);
-
-    return qgen_f16_to_f32(*(const uint16_t*)(qgen_shared + skip + from1 + 512 + half * 16));
-}
-
-// The float factor of the row that f2_0 holds.
-template <int half, int skip = 0>
-__device__ __forceinline__ float factor_2_0(int b, [[maybe_unused]] int row, [[maybe_unused]] int t) {
-    [[maybe_unused]] const int lane0 = 0 + 4 * (t >> 0 & 1);
-    [[maybe_unused]] const int lane1 = 2 + 4 * (t >> 0 & 1);
-    [[maybe_unused]] const int from0 = qgen_keep(b + 32 * row + 4 * (t >> 1 & 1));
-    [[maybe_unused]] const int from1 = qgen_keep(b + 2 * row);
-
-    return qgen_f16_to_f32(*(const uint16_t*)(qgen_shared + skip + from1 + 512 + half * 16));
-}
-
-// The float factor of the row that f3_0 holds.
-template <int half, int skip = 0>
-__device__ __forceinline__ float factor_3_0(int b, [[maybe_unused]] int row, [[maybe_unused]] int t) {
-    [[maybe_unused]] const int lane0 = 0 + 4 * (t >> 0 & 1);
-    [[maybe_unused]] const int lane1 = 2 + 4 * (t >> 0 & 1);
-    [[maybe_unused]] const int from0 = qgen_keep(b + 32 * row + 4 * (t >> 1 & 1));
-    [[maybe_unused]] const int from1 = qgen_keep(b + 2 * row);
-
-    return qgen_f16_to_f32(*(const uint16_t*)(qgen_shared + skip + from1 + 512 + half * 16));
+    return qgen_f16_to_f32(*(const uint16_t*)(qgen_shared + skip + from1 + 256 + half * 16));
 }
 
 constexpr int kColumns = 8;                             // blocks whose sums one instruction keeps apart
@@ -110,13 +80,13 @@ struct BlockRecord {
         const uint8_t* record = records + (block / (kSplit * kBundle) * kSplit + block % kSplit) * kRecordBytes;
         codes = qgen_keep(record + j * kCodeWords / 4 * 512 + token % 8 * 64 + t * 16 + j * kCodeWords % 4 * 4);
         scales = qgen_keep(record + 1024 + (pair * kScales + unit * kScales / kUnits) * 8 + token % 2 * 4);
-        starts = qgen_keep(record + 1152 + (unit * 4 + pair) * 16 + token % 2 * 4);
+        starts = qgen_keep(record + 1088 + (unit * 4 + pair) * 16 + token % 2 * 4);
     }
 };
 
 // The records of the column tile that `token` is in.
 __device__ __forceinline__ const uint8_t* records_of(const uint8_t* activation, int blocks, int token) {
-    const int bundles = blocks;
+    const int bundles = (blocks + kSplit * kBundle - 1) / (kSplit * kBundle) * kSplit;
     return activation + token / 8 * ((int64_t)bundles * kRecordBytes);
 }
 
@@ -161,11 +131,12 @@ struct SingleWork {
 
     __device__ __forceinline__ void add(int slot, int left) {
         int total[kBlockUnits][4];
+        int plane[kBlockUnits][2][4] = {};
+        add_columns<0>(slot + warp * kTileBytes, plane);
 #pragma unroll
         for (int u = 0; u < kBlockUnits; ++u)
 #pragma unroll
-            for (int i = 0; i < 4; ++i) total[u][i] = start[u][i % 2];
-        add_columns<0>(slot + warp * kTileBytes, total);
+            for (int i = 0; i < 4; ++i) total[u][i] = start[u][i % 2] + plane[u][0][i] + (plane[u][1][i] >> 4);
 #pragma unroll
         for (int side = 0; side < 2; ++side) {
             if (first[1 + side] >= left) continue;
@@ -173,31 +144,20 @@ struct SingleWork {
 #pragma unroll
             for (int h = 0; h < 2; ++h)
                 sum[side][h] = __fmaf_rn(__fmul_rn(h ? factor_0_0<1>(place, row, t) : factor_0_0<0>(place, row, t), dx[0][side]), __int2float_rn(total[0][2 * h + side]), sum[side][h]);
-#pragma unroll
-            for (int h = 0; h < 2; ++h)
-                sum[side][h] = __fmaf_rn(__fmul_rn(h ? factor_1_0<1>(place, row, t) : factor_1_0<0>(place, row, t), dx[1][side]), __int2float_rn(total[1][2 * h + side]), sum[side][h]);
-#pragma unroll
-            for (int h = 0; h < 2; ++h)
-                sum[side][h] = __fmaf_rn(__fmul_rn(h ? factor_2_0<1>(place, row, t) : factor_2_0<0>(place, row, t), dx[2][side]), __int2float_rn(total[2][2 * h + side]), sum[side][h]);
-#pragma unroll
-            for (int h = 0; h < 2; ++h)
-                sum[side][h] = __fmaf_rn(__fmul_rn(h ? factor_3_0<1>(place, row, t) : factor_3_0<0>(place, row, t), dx[3][side]), __int2float_rn(total[3][2 * h + side]), sum[side][h]);
         }
     }
 
-    // total += the products of columns c .. 7, whose blocks lie from byte `slot` on. A compile-time c makes the way from one
+    // plane += the products of columns c .. 7, whose blocks lie from byte `slot` on. A compile-time c makes the way from one
     // block to the next a part of the load's address.
     template <int c>
-    __device__ __forceinline__ void add_columns(int slot, int (&total)[kBlockUnits][4]) const {
+    __device__ __forceinline__ void add_columns(int slot, int (&plane)[kBlockUnits][2][4]) const {
         if constexpr (c < kColumns) {
             uint32_t q[2][kCodeWords];
-            block_codes<0, c * kRows * kTileBytes>(slot, row, t, q[0]);
-            block_codes<1, c * kRows * kTileBytes>(slot, row, t, q[1]);
-            qgen_mma_k32(total[0], q[0][0], q[1][0], q[0][1], q[1][1], x[0] & mine[c], x[1] & mine[c]);
-            qgen_mma_k32(total[1], q[0][2], q[1][2], q[0][3], q[1][3], x[2] & mine[c], x[3] & mine[c]);
-            qgen_mma_k32(total[2], q[0][4], q[1][4], q[0][5], q[1][5], x[4] & mine[c], x[5] & mine[c]);
-            qgen_mma_k32(total[3], q[0][6], q[1][6], q[0][7], q[1][7], x[6] & mine[c], x[7] & mine[c]);
-            add_columns<c + 1>(slot, total);
+            block_codes_in_place<0, c * kRows * kTileBytes>(slot, row, t, q[0]);
+            block_codes_in_place<1, c * kRows * kTileBytes>(slot, row, t, q[1]);
+            qgen_mma_k32(plane[0][0], q[0][0], q[1][0], q[0][1], q[1][1], x[0] & mine[c], x[1] & mine[c]);
+            qgen_mma_k32(plane[0][1], q[0][2], q[1][2], q[0][3], q[1][3], x[2] & mine[c], x[3] & mine[c]);
+            add_columns<c + 1>(slot, plane);
         }
     }
 
@@ -269,20 +229,8 @@ __device__ __forceinline__ void add_bundle(const int (&place)[row_tiles], int ro
     float f1_0[row_tiles][2];
 #pragma unroll
     for (int m = 0; m < 2 * row_tiles; ++m) {
-        const int at = place[m / 2];
-        f1_0[m / 2][m % 2] = m % 2 ? factor_1_0<1>(at, row, t) : factor_1_0<0>(at, row, t);
-    }
-    float f2_0[row_tiles][2];
-#pragma unroll
-    for (int m = 0; m < 2 * row_tiles; ++m) {
-        const int at = place[m / 2];
-        f2_0[m / 2][m % 2] = m % 2 ? factor_2_0<1>(at, row, t) : factor_2_0<0>(at, row, t);
-    }
-    float f3_0[row_tiles][2];
-#pragma unroll
-    for (int m = 0; m < 2 * row_tiles; ++m) {
-        const int at = place[m / 2];
-        f3_0[m / 2][m % 2] = m % 2 ? factor_3_0<1>(at, row, t) : factor_3_0<0>(at, row, t);
+        const int at = place[m / 2] + 1 * (kSplit * kTileBytes);
+        f1_0[m / 2][m % 2] = inside <= 1 ? 0.0f : m % 2 ? factor_0_0<1>(at, row, t) : factor_0_0<0>(at, row, t);
     }
 #pragma unroll
     for (int n = 0; n < column_tiles; ++n) {
@@ -295,6 +243,7 @@ __device__ __forceinline__ void add_bundle(const int (&place)[row_tiles], int ro
                 const uint4 start = r.start[0];
                 int total[4] = {(int)start.x, (int)start.y, (int)start.z, (int)start.w};
                 qgen_mma_k32(total, q[m][0][0], q[m][1][0], q[m][0][1], q[m][1][1], r.x[0], r.x[1]);
+                qgen_mma_k32(total, q[m][0][2], q[m][1][2], q[m][0][3], q[m][1][3], r.x[2], r.x[3]);
 
 #pragma unroll
                 for (int i = 0; i < 4; ++i) {
@@ -306,37 +255,14 @@ __device__ __forceinline__ void add_bundle(const int (&place)[row_tiles], int ro
             {
                 const uint4 start = r.start[1];
                 int total[4] = {(int)start.x, (int)start.y, (int)start.z, (int)start.w};
-                qgen_mma_k32(total, q[m][0][2], q[m][1][2], q[m][0][3], q[m][1][3], r.x[2], r.x[3]);
-
-#pragma unroll
-                for (int i = 0; i < 4; ++i) {
-                    float v = sum[0][n][m][i];
-                    v = __fmaf_rn(__fmul_rn(f1_0[m][i / 2], r.dx[2 + i % 2]), __int2float_rn(total[i]), v);
-                    sum[0][n][m][i] = v;
-                }
-            }
-            {
-                const uint4 start = r.start[2];
-                int total[4] = {(int)start.x, (int)start.y, (int)start.z, (int)start.w};
                 qgen_mma_k32(total, q[m][0][4], q[m][1][4], q[m][0][5], q[m][1][5], r.x[4], r.x[5]);
-
-#pragma unroll
-                for (int i = 0; i < 4; ++i) {
-                    float v = sum[0][n][m][i];
-                    v = __fmaf_rn(__fmul_rn(f2_0[m][i / 2], r.dx[4 + i % 2]), __int2float_rn(total[i]), v);
-                    sum[0][n][m][i] = v;
-                }
-            }
-            {
-                const uint4 start = r.start[3];
-                int total[4] = {(int)start.x, (int)start.y, (int)start.z, (int)start.w};
                 qgen_mma_k32(total, q[m][0][6], q[m][1][6], q[m][0][7], q[m][1][7], r.x[6], r.x[7]);
 
 #pragma unroll
                 for (int i = 0; i < 4; ++i) {
-                    float v = sum[0][n][m][i];
-                    v = __fmaf_rn(__fmul_rn(f3_0[m][i / 2], r.dx[6 + i % 2]), __int2float_rn(total[i]), v);
-                    sum[0][n][m][i] = v;
+                    float v = sum[1][n][m][i];
+                    v = __fmaf_rn(__fmul_rn(f1_0[m][i / 2], r.dx[2 + i % 2]), __int2float_rn(total[i]), v);
+                    sum[1][n][m][i] = v;
                 }
             }
         }
@@ -383,12 +309,12 @@ __device__ __forceinline__ void ksplit(const uint8_t* weight, int rows, int bloc
     // The CTAs' column tiles, as equal as eight tokens allow: one with few columns would wait for one with many.
     const int column_share = column_tiles <= 2 ? columns : ((tokens + 7) / 8 + (int)gridDim.y - 1) / (int)gridDim.y * 8;
     const int column = blockIdx.y * column_share, left = min(tokens - column, column_share);
-    const int bundles = blocks;
+    const int bundles = (blocks + kSplit * kBundle - 1) / (kSplit * kBundle) * kSplit;
     const int64_t tile_bytes = (int64_t)bundles * kRecordBytes;
     const uint8_t* records = activation + column / 8 * tile_bytes + warp * kRecordBytes;
     // Threads whose token is not there take another's codes: what they make of them is not stored, and less is read.
     const int token = column_tiles == 1 ? min(row, left - 1) : row;
-    const Record::From from = {qgen_keep(records + (token * 4 + t) * 16), qgen_keep(records + t * (8 * kScales) + 1024), qgen_keep(records + t * 16 + 1152)};
+    const Record::From from = {qgen_keep(records + (token * 4 + t) * 16), qgen_keep(records + t * (8 * kScales) + 1024), qgen_keep(records + t * 16 + 1088)};
     const int row_end = min(rows, share.end * 16);
     auto finish = [&](int number, int tile) {
         qgen_add_partials<kSplit, column_tiles, row_tiles>(partial, handover, number, warp, lane, tile, row_end, column, left, y, y_stride);
@@ -431,36 +357,36 @@ __device__ __forceinline__ void ksplit(const uint8_t* weight, int rows, int bloc
 
 }  // namespace
 
-// capacity 1 tokens, 16 rows a CTA, 4 warps, 32 blocks of K a stage, 3 stages; 52544 bytes of shared memory
-extern "C" __global__ void __launch_bounds__(128, kRoomy ? 4 : 1)
-mul_mat_pq2_0_q8_g32_t1__ksplit_mma_tiled_w4(const uint8_t* __restrict__ weight, int rows, int blocks, int tokens,
+// capacity 1 tokens, 16 rows a CTA, 4 warps, 32 blocks of K a stage, 4 stages; 37200 bytes of shared memory
+extern "C" __global__ void __launch_bounds__(128, kRoomy ? 5 : 1)
+mul_mat_q2_0_q8_g64_t1__ksplit_mma_tiled_w4(const uint8_t* __restrict__ weight, int rows, int blocks, int tokens,
     const uint8_t* __restrict__ activation, float* __restrict__ y, int64_t y_stride) {
-    qgen_single<SingleWork, 4, 3, kTileBytes>(weight, rows, blocks, activation, y, y_stride);
+    qgen_single<SingleWork, 4, 4, kTileBytes>(weight, rows, blocks, activation, y, y_stride);
 }
-// capacity 8 tokens, 16 rows a CTA, 8 warps, 32 blocks of K a stage, 3 stages; 57408 bytes of shared memory
+// capacity 8 tokens, 16 rows a CTA, 8 warps, 64 blocks of K a stage, 3 stages; 60480 bytes of shared memory
 extern "C" __global__ void __launch_bounds__(256, kRoomy ? 2 : 1)
-mul_mat_pq2_0_q8_g32_t8__ksplit_mma_tiled_w8(const uint8_t* __restrict__ weight, int rows, int blocks, int tokens,
+mul_mat_q2_0_q8_g64_t8__ksplit_mma_tiled_w8(const uint8_t* __restrict__ weight, int rows, int blocks, int tokens,
     const uint8_t* __restrict__ activation, float* __restrict__ y, int64_t y_stride) {
     ksplit<1, 1, 4, 3>(weight, rows, blocks, tokens, activation, y, y_stride);
 }
-// capacity 16 tokens, 16 rows a CTA, 8 warps, 32 blocks of K a stage, 3 stages; 62528 bytes of shared memory
+// capacity 16 tokens, 16 rows a CTA, 8 warps, 64 blocks of K a stage, 3 stages; 65600 bytes of shared memory
 extern "C" __global__ void __launch_bounds__(256, kRoomy ? 2 : 1)
-mul_mat_pq2_0_q8_g32_t16__ksplit_mma_tiled_w8(const uint8_t* __restrict__ weight, int rows, int blocks, int tokens,
+mul_mat_q2_0_q8_g64_t16__ksplit_mma_tiled_w8(const uint8_t* __restrict__ weight, int rows, int blocks, int tokens,
     const uint8_t* __restrict__ activation, float* __restrict__ y, int64_t y_stride) {
     ksplit<2, 1, 4, 3>(weight, rows, blocks, tokens, activation, y, y_stride);
 }
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 800 || __CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ == 1000 || __CUDA_ARCH__ == 1200
-// capacity 32 tokens, 16 rows a CTA, 8 warps, 32 blocks of K a stage, 3 stages; 72768 bytes of shared memory
+// capacity 32 tokens, 16 rows a CTA, 8 warps, 64 blocks of K a stage, 3 stages; 75840 bytes of shared memory
 extern "C" __global__ void __launch_bounds__(256, 1)
-mul_mat_pq2_0_q8_g32_t32__ksplit_mma_tiled_r1w8(const uint8_t* __restrict__ weight, int rows, int blocks, int tokens,
+mul_mat_q2_0_q8_g64_t32__ksplit_mma_tiled_r1w8(const uint8_t* __restrict__ weight, int rows, int blocks, int tokens,
     const uint8_t* __restrict__ activation, float* __restrict__ y, int64_t y_stride) {
     ksplit<4, 1, 4, 3>(weight, rows, blocks, tokens, activation, y, y_stride);
 }
 #endif
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 900
-// capacity 32 tokens, 32 rows a CTA, 8 warps, 32 blocks of K a stage, 3 stages; 141376 bytes of shared memory
+// capacity 32 tokens, 32 rows a CTA, 8 warps, 64 blocks of K a stage, 3 stages; 147520 bytes of shared memory
 extern "C" __global__ void __launch_bounds__(256, 1)
-mul_mat_pq2_0_q8_g32_t32__ksplit_mma_tiled_w8(const uint8_t* __restrict__ weight, int rows, int blocks, int tokens,
+mul_mat_q2_0_q8_g64_t32__ksplit_mma_tiled_w8(const uint8_t* __restrict__ weight, int rows, int blocks, int tokens,
     const uint8_t* __restrict__ activation, float* __restrict__ y, int64_t y_stride) {
     ksplit<4, kRoomy ? 2 : 1, 4, 3>(weight, rows, blocks, tokens, activation, y, y_stride);
 }

@@ -1,5 +1,5 @@
-// quantize_activation to q8_g32 for PQ2_0 fragments, family convert.
-// Generated from specs/formats/pq2_0.toml and templates/quantize_fragments.cu.j2;
+// quantize_activation to q8_g128 for Q1_0 fragments, family convert.
+// Generated from specs/formats/q1_0.toml and templates/quantize_fragments.cu.j2;
 // edit those, then run: qgen build
 //
 #include "qgen_quantize.cuh"
@@ -10,29 +10,29 @@ namespace {
 
 constexpr int kColumns = 128;    // columns a warp quantises: one bundle of weight blocks of one token
 constexpr int kWords = 32;       // words of four codes in a bundle, padding included
-constexpr int kRecordBytes = 1408; // record of a bundle and column tile
+constexpr int kRecordBytes = 1120; // record of a bundle and column tile
 constexpr int kValues = 4;       // columns of a thread
-constexpr int kGroupValues = 1;  // of which this many share a scale
-constexpr int kScales = 4;       // scales of a bundle
+constexpr int kGroupValues = 4;  // of which this many share a scale
+constexpr int kScales = 1;       // scales of a bundle
 constexpr int kWarps = 4;        // warps of a CTA
 
 // The four columns of each word, in memory order; 128 stands for an empty place.
 __device__ const uint2 kOrder[kWords] = {
-{262144, 786440}, {327681, 851977}, {2359328, 2883624}, {2424865, 2949161},
-{393218, 917514}, {458755, 983051}, {2490402, 3014698}, {2555939, 3080235},
-{1310736, 1835032}, {1376273, 1900569}, {3407920, 3932216}, {3473457, 3997753},
-{1441810, 1966106}, {1507347, 2031643}, {3538994, 4063290}, {3604531, 4128827},
-{4456512, 4980808}, {4522049, 5046345}, {6553696, 7077992}, {6619233, 7143529},
-{4587586, 5111882}, {4653123, 5177419}, {6684770, 7209066}, {6750307, 7274603},
-{5505104, 6029400}, {5570641, 6094937}, {7602288, 8126584}, {7667825, 8192121},
-{5636178, 6160474}, {5701715, 6226011}, {7733362, 8257658}, {7798899, 8323195},
+{524288, 1572880}, {589825, 1638417}, {655362, 1703954}, {720899, 1769491},
+{2621472, 3670064}, {2687009, 3735601}, {2752546, 3801138}, {2818083, 3866675},
+{4718656, 5767248}, {4784193, 5832785}, {4849730, 5898322}, {4915267, 5963859},
+{6815840, 7864432}, {6881377, 7929969}, {6946914, 7995506}, {7012451, 8061043},
+{786436, 1835028}, {851973, 1900565}, {917510, 1966102}, {983047, 2031639},
+{2883620, 3932212}, {2949157, 3997749}, {3014694, 4063286}, {3080231, 4128823},
+{4980804, 6029396}, {5046341, 6094933}, {5111878, 6160470}, {5177415, 6226007},
+{7077988, 8126580}, {7143525, 8192117}, {7209062, 8257654}, {7274599, 8323191},
 };
 
 }  // namespace
 
-// x: float32 [tokens][x_stride]; activation: records of layout q8_g32_pq2_0_fragments, those of blocks that only fill up too.
+// x: float32 [tokens][x_stride]; activation: records of layout q8_g128_q1_0_fragments, those of blocks that only fill up too.
 extern "C" __global__ void __launch_bounds__(128)
-quantize_activation_q8_g32_pq2_0_fragments__warp_block(const float* __restrict__ x, int64_t x_stride, int blocks, uint8_t* __restrict__ activation) {
+quantize_activation_q8_g128_q1_0_fragments__warp_block(const float* __restrict__ x, int64_t x_stride, int blocks, uint8_t* __restrict__ activation) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int bundle = blockIdx.x * kWarps + warp, token = blockIdx.y;
     const int bundles = blocks;
@@ -69,18 +69,18 @@ quantize_activation_q8_g32_pq2_0_fragments__warp_block(const float* __restrict__
         const int i = 32 * j + lane;
         if (i < kWords) qgen_store_u32(record + i / 16 * 512 + token % 8 * 64 + i % 16 * 4, qgen_gather4(codes, order[j]));
     }
-    // Sums of 32 neighbouring columns, 8 threads each.
-    const int group = lane / 8;
-    const bool summed = lane % 8 == 0 && group < 4;
+    // Sums of 128 neighbouring columns, 32 threads each.
+    const int group = lane / 32;
+    const bool summed = lane % 32 == 0 && group < 1;
     int sum = 0;
-    if (group < 4) {
+    if (group < 1) {
 #pragma unroll
-        for (int i = lane % 8; i < 32 / 4; i += 8)
-            sum = __dp4a((int)((const uint32_t*)codes)[group * (32 / 4) + i], 0x01010101, sum);
+        for (int i = lane % 32; i < 128 / 4; i += 32)
+            sum = __dp4a((int)((const uint32_t*)codes)[group * (128 / 4) + i], 0x01010101, sum);
     }
-    sum = qgen_add_lanes<8>(sum);
+    sum = qgen_add_lanes<32>(sum);
     if (summed) {
-        uint8_t* start = record + 1152 + group * 64 + token % 8 / 2 * 16 + token % 2 * 4;
+        uint8_t* start = record + 1056 + group * 64 + token % 8 / 2 * 16 + token % 2 * 4;
         qgen_store_u32(start, (uint32_t)(-1 * sum));
         qgen_store_u32(start + 8, (uint32_t)(-1 * sum));
     }

@@ -1,16 +1,16 @@
-// mul_mat Q2_0 x q8_g32, one token, family matvec.
-// Generated from specs/formats/q2_0.toml and templates/matvec.cu.j2;
+// mul_mat Q1_0 x q8_g128, one token, family matvec.
+// Generated from specs/formats/q1_0.toml and templates/matvec.cu.j2;
 // edit those, then run: qgen build
 //
-// format      Q2_0: 64 elements in 18 bytes
+// format      Q1_0: 128 elements in 18 bytes
 // storage     native: blocks as in the file, aligned to 2, rows row_stride bytes apart
-// activation  q8_g32 in the layout q8_g32_q2_0, from quantize_activation
+// activation  q8_g128 in the layout q8_g128_q1_0, from quantize_activation
 // traffic     every packed byte is requested once (read factor 1.00)
-// contract    q8_g32_u32_s32: block b of a row belongs to slice b mod 32; a slice takes its blocks in
-//             increasing order, in them units of 32 elements, and each term as
+// contract    q8_g128_u128_s32: block b of a row belongs to slice b mod 32; a slice takes its blocks in
+//             increasing order, in them units of 128 elements, and each term as
 //             fma(factors * dx, float(integer sum), slice), terms +d*sum(q*a);
 //             slices are added by halving: slice s < h takes s + h, h = slices/2 .. 1
-// integers    exact: no sum of a unit exceeds 16256
+// integers    exact: no sum of a unit exceeds 48768
 //
 #include "qgen_parts.cuh"
 
@@ -23,11 +23,11 @@ constexpr int kLanes = 1;            // threads that share a block
 constexpr int kSlices = 32;          // slices of K in the canonical order
 constexpr int kWarps = 4;            // warps of a CTA
 constexpr int kTileBlocks = 32;      // blocks of an activation tile
-constexpr int kChunks = 4;           // 16-byte activation pieces of a thread and block
-constexpr int kScales = 2;           // activation scales of a block
-constexpr int kGroups = 2;           // groups a thread meets: one integer sum each
-constexpr int kSumSlots = 2;         // activation sums stored for a thread and block
-constexpr int kIntegers = 2;        // integer sums of a block: units x terms
+constexpr int kChunks = 8;           // 16-byte activation pieces of a thread and block
+constexpr int kScales = 1;           // activation scales of a block
+constexpr int kGroups = 1;           // groups a thread meets: one integer sum each
+constexpr int kSumSlots = 1;         // activation sums stored for a thread and block
+constexpr int kIntegers = 1;        // integer sums of a block: units x terms
 // The integer sums of one block of one row: thread t's share. The block starts at byte b of `stage`.
 // x: activation words of this thread; a: their sums by group; s[unit * terms + term]: the result.
 __device__ __forceinline__ void block_sums(const uint8_t* stage, int b, int t, const uint32_t (&x)[4 * kChunks],
@@ -35,28 +35,42 @@ __device__ __forceinline__ void block_sums(const uint8_t* stage, int b, int t, c
 
     uint32_t w[4];
     qgen_words1<4>(w + 0, stage, b + 2);
-    int g0 = -1 * a[0];
-    int g1 = -1 * a[1];
-    g0 = qgen_dot4((w[0] & 0x03030303u), x[0], g0);
-    g0 = qgen_dot4((w[0] >> 2 & 0x03030303u), x[1], g0);
-    g0 = qgen_dot4((w[0] >> 4 & 0x03030303u), x[2], g0);
-    g0 = qgen_dot4((w[0] >> 6 & 0x03030303u), x[3], g0);
-    g0 = qgen_dot4((w[1] & 0x03030303u), x[4], g0);
-    g0 = qgen_dot4((w[1] >> 2 & 0x03030303u), x[5], g0);
-    g0 = qgen_dot4((w[1] >> 4 & 0x03030303u), x[6], g0);
-    g0 = qgen_dot4((w[1] >> 6 & 0x03030303u), x[7], g0);
-    g1 = qgen_dot4((w[2] & 0x03030303u), x[8], g1);
-    g1 = qgen_dot4((w[2] >> 2 & 0x03030303u), x[9], g1);
-    g1 = qgen_dot4((w[2] >> 4 & 0x03030303u), x[10], g1);
-    g1 = qgen_dot4((w[2] >> 6 & 0x03030303u), x[11], g1);
-    g1 = qgen_dot4((w[3] & 0x03030303u), x[12], g1);
-    g1 = qgen_dot4((w[3] >> 2 & 0x03030303u), x[13], g1);
-    g1 = qgen_dot4((w[3] >> 4 & 0x03030303u), x[14], g1);
-    g1 = qgen_dot4((w[3] >> 6 & 0x03030303u), x[15], g1);
-    // d*q, unit 0
+    int g0 = 0;
+    g0 = qgen_dot4((w[0] & 0x01010101u), x[0], g0);
+    g0 = qgen_dot4((w[0] >> 1 & 0x01010101u), x[1], g0);
+    g0 = qgen_dot4((w[0] >> 2 & 0x01010101u), x[2], g0);
+    g0 = qgen_dot4((w[0] >> 3 & 0x01010101u), x[3], g0);
+    g0 = qgen_dot4((w[0] >> 4 & 0x01010101u), x[4], g0);
+    g0 = qgen_dot4((w[0] >> 5 & 0x01010101u), x[5], g0);
+    g0 = qgen_dot4((w[0] >> 6 & 0x01010101u), x[6], g0);
+    g0 = qgen_dot4((w[0] >> 7 & 0x01010101u), x[7], g0);
+    g0 = qgen_dot4((w[1] & 0x01010101u), x[8], g0);
+    g0 = qgen_dot4((w[1] >> 1 & 0x01010101u), x[9], g0);
+    g0 = qgen_dot4((w[1] >> 2 & 0x01010101u), x[10], g0);
+    g0 = qgen_dot4((w[1] >> 3 & 0x01010101u), x[11], g0);
+    g0 = qgen_dot4((w[1] >> 4 & 0x01010101u), x[12], g0);
+    g0 = qgen_dot4((w[1] >> 5 & 0x01010101u), x[13], g0);
+    g0 = qgen_dot4((w[1] >> 6 & 0x01010101u), x[14], g0);
+    g0 = qgen_dot4((w[1] >> 7 & 0x01010101u), x[15], g0);
+    g0 = qgen_dot4((w[2] & 0x01010101u), x[16], g0);
+    g0 = qgen_dot4((w[2] >> 1 & 0x01010101u), x[17], g0);
+    g0 = qgen_dot4((w[2] >> 2 & 0x01010101u), x[18], g0);
+    g0 = qgen_dot4((w[2] >> 3 & 0x01010101u), x[19], g0);
+    g0 = qgen_dot4((w[2] >> 4 & 0x01010101u), x[20], g0);
+    g0 = qgen_dot4((w[2] >> 5 & 0x01010101u), x[21], g0);
+    g0 = qgen_dot4((w[2] >> 6 & 0x01010101u), x[22], g0);
+    g0 = qgen_dot4((w[2] >> 7 & 0x01010101u), x[23], g0);
+    g0 = qgen_dot4((w[3] & 0x01010101u), x[24], g0);
+    g0 = qgen_dot4((w[3] >> 1 & 0x01010101u), x[25], g0);
+    g0 = qgen_dot4((w[3] >> 2 & 0x01010101u), x[26], g0);
+    g0 = qgen_dot4((w[3] >> 3 & 0x01010101u), x[27], g0);
+    g0 = qgen_dot4((w[3] >> 4 & 0x01010101u), x[28], g0);
+    g0 = qgen_dot4((w[3] >> 5 & 0x01010101u), x[29], g0);
+    g0 = qgen_dot4((w[3] >> 6 & 0x01010101u), x[30], g0);
+    g0 = qgen_dot4((w[3] >> 7 & 0x01010101u), x[31], g0);
+    g0 = 2 * g0 + -1 * a[0];
+    // d*q
     s[0] = g0;
-    // d*q, unit 1
-    s[1] = g1;
 }
 
 // Requests the packed bytes of one step of a warp's rows: blocks [step * team_blocks, + team_blocks) of each row.
@@ -161,7 +175,6 @@ __device__ __forceinline__ void matvec(const uint8_t* weight, int64_t row_stride
                     if (block < blocks) {
                         float total = sum[r][sub];
                         total = __fmaf_rn(__fmul_rn(qgen_f16_to_f32(*(const uint16_t*)(stage + b + 0)), dx[0]), __int2float_rn(s[0]), total);
-                        total = __fmaf_rn(__fmul_rn(qgen_f16_to_f32(*(const uint16_t*)(stage + b + 0)), dx[1]), __int2float_rn(s[1]), total);
                         sum[r][sub] = total;
                     }
                 }
@@ -191,19 +204,19 @@ __device__ __forceinline__ void matvec(const uint8_t* weight, int64_t row_stride
 
 // 2 rows a team, 32 blocks at once, 1 team a warp; 18960 bytes of shared memory
 extern "C" __global__ void __launch_bounds__(128, 4)
-mul_mat_q2_0_q8_g32_t1__matvec_native_r2_b32(const uint8_t* __restrict__ weight, int64_t row_stride, int rows, int blocks,
+mul_mat_q1_0_q8_g128_t1__matvec_native_r2_b32(const uint8_t* __restrict__ weight, int64_t row_stride, int rows, int blocks,
     const uint8_t* __restrict__ activation, float* __restrict__ y) {
     matvec<2, 32, 4, 37>(weight, row_stride, rows, blocks, activation, y);
 }
 // 4 rows a team, 32 blocks at once, 1 team a warp; 18960 bytes of shared memory
 extern "C" __global__ void __launch_bounds__(128, 3)
-mul_mat_q2_0_q8_g32_t1__matvec_native_r4_b32(const uint8_t* __restrict__ weight, int64_t row_stride, int rows, int blocks,
+mul_mat_q1_0_q8_g128_t1__matvec_native_r4_b32(const uint8_t* __restrict__ weight, int64_t row_stride, int rows, int blocks,
     const uint8_t* __restrict__ activation, float* __restrict__ y) {
     matvec<4, 32, 2, 37>(weight, row_stride, rows, blocks, activation, y);
 }
 // 4 rows a team, 8 blocks at once, 4 teams a warp; 20496 bytes of shared memory
 extern "C" __global__ void __launch_bounds__(128, 3)
-mul_mat_q2_0_q8_g32_t1__matvec_native_r4_b8(const uint8_t* __restrict__ weight, int64_t row_stride, int rows, int blocks,
+mul_mat_q1_0_q8_g128_t1__matvec_native_r4_b8(const uint8_t* __restrict__ weight, int64_t row_stride, int rows, int blocks,
     const uint8_t* __restrict__ activation, float* __restrict__ y) {
     matvec<4, 8, 2, 10>(weight, row_stride, rows, blocks, activation, y);
 }

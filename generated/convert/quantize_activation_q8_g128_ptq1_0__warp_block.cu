@@ -1,11 +1,11 @@
-// quantize_activation to q8_g32 for PQ2_0, family convert.
-// Generated from specs/formats/pq2_0.toml and templates/quantize.cu.j2;
+// quantize_activation to q8_g128 for PTQ1_0, family convert.
+// Generated from specs/formats/ptq1_0.toml and templates/quantize.cu.j2;
 // edit those, then run: qgen build
 //
-// layout      q8_g32_pq2_0: int8 per 32 columns, in the order the PQ2_0 kernels read it:
+// layout      q8_g128_ptq1_0: int8 per 128 columns, in the order the PTQ1_0 kernels read it:
 //             codes  int8  [tile][chunk][thread of a warp][16]
-//             scale  f32   [block][4]
-//             sums   int32 [block][1][4]
+//             scale  f32   [block][1]
+//             sums   int32 [block][1][1]
 //
 #include "qgen_quantize.cuh"
 
@@ -19,30 +19,30 @@ constexpr int kTileBlocks = 32;    // blocks of an activation tile
 constexpr int kChunks = 8;         // 16-byte pieces of a matmul thread and block
 constexpr int kWords = 32;         // words of four codes in a block, padding included
 constexpr int kValues = 4;         // columns of a thread
-constexpr int kGroupValues = 1;    // of which this many share a scale
-constexpr int kScales = 4;         // scales of a block
-constexpr int kSumSlots = 4;       // sums of a matmul thread and block
+constexpr int kGroupValues = 4;    // of which this many share a scale
+constexpr int kScales = 1;         // scales of a block
+constexpr int kSumSlots = 1;       // sums of a matmul thread and block
 constexpr int kWarps = 4;          // warps of a CTA
 
 // The four columns of each word, in memory order; 128 stands for an empty place.
 __device__ const uint2 kOrder[kWords] = {
-{262144, 786440}, {327681, 851977}, {393218, 917514}, {458755, 983051},
-{1310736, 1835032}, {1376273, 1900569}, {1441810, 1966106}, {1507347, 2031643},
-{2359328, 2883624}, {2424865, 2949161}, {2490402, 3014698}, {2555939, 3080235},
-{3407920, 3932216}, {3473457, 3997753}, {3538994, 4063290}, {3604531, 4128827},
-{4456512, 4980808}, {4522049, 5046345}, {4587586, 5111882}, {4653123, 5177419},
-{5505104, 6029400}, {5570641, 6094937}, {5636178, 6160474}, {5701715, 6226011},
-{6553696, 7077992}, {6619233, 7143529}, {6684770, 7209066}, {6750307, 7274603},
-{7602288, 8126584}, {7667825, 8192121}, {7733362, 8257658}, {7798899, 8323195},
+{65536, 196610}, {1114128, 1245202}, {2162720, 2293794}, {3211312, 3342386},
+{4259904, 4390978}, {327684, 458758}, {1376276, 1507350}, {2424868, 2555942},
+{3473460, 3604534}, {4522052, 4653126}, {589832, 720906}, {1638424, 1769498},
+{2687016, 2818090}, {3735608, 3866682}, {4784200, 4915274}, {851980, 983054},
+{1900572, 2031646}, {2949164, 3080238}, {3997756, 4128830}, {5046348, 5177422},
+{5308496, 5439570}, {5832792, 5963866}, {6357088, 6488162}, {6881384, 7012458},
+{7405680, 7536754}, {5570644, 5701718}, {6094940, 6226014}, {6619236, 6750310},
+{7143532, 7274606}, {7667828, 7798902}, {7995512, 8257660}, {8061049, 8323197},
 };
 
 }  // namespace
 
 // x: float32 [tokens][x_stride], a token for each of the grid's y; activation: for each token the planes of layout
-// q8_g32_pq2_0 for `blocks` weight blocks.
-// Every group of 32 shares a scale; qgen_quantize says how.
+// q8_g128_ptq1_0 for `blocks` weight blocks.
+// Every group of 128 shares a scale; qgen_quantize says how.
 extern "C" __global__ void __launch_bounds__(128)
-quantize_activation_q8_g32_pq2_0__warp_block(const float* __restrict__ x, int64_t x_stride, int blocks, uint8_t* __restrict__ activation) {
+quantize_activation_q8_g128_ptq1_0__warp_block(const float* __restrict__ x, int64_t x_stride, int blocks, uint8_t* __restrict__ activation) {
     qgen_let_next_begin();
     qgen_wait_for_inputs();
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -85,8 +85,8 @@ quantize_activation_q8_g32_pq2_0__warp_block(const float* __restrict__ x, int64_
     if (lane < kLanes * kSumSlots) {
         const int thread = lane / kSumSlots, group = lane % kSumSlots;
         int sum = 0;
-        if (group < 4) {
-            for (int j = 0 + 8 * group; j < 8 + 8 * group; ++j)
+        if (group < 1) {
+            for (int j = 0; j < 32; ++j)
                 sum += word_sums[j / 4 * (4 * kLanes) + thread * 4 + j % 4];
         }
         qgen_store_u32(sums + (((int64_t)block * kLanes + thread) * kSumSlots + group) * 4, (uint32_t)sum);

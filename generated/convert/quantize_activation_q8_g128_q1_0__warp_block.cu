@@ -1,11 +1,11 @@
-// quantize_activation to q8_g32 for Q1_0, family convert.
+// quantize_activation to q8_g128 for Q1_0, family convert.
 // Generated from specs/formats/q1_0.toml and templates/quantize.cu.j2;
 // edit those, then run: qgen build
 //
-// layout      q8_g32_q1_0: int8 per 32 columns, in the order the Q1_0 kernels read it:
+// layout      q8_g128_q1_0: int8 per 128 columns, in the order the Q1_0 kernels read it:
 //             codes  int8  [tile][chunk][thread of a warp][16]
-//             scale  f32   [block][4]
-//             sums   int32 [block][1][4]
+//             scale  f32   [block][1]
+//             sums   int32 [block][1][1]
 //
 #include "qgen_quantize.cuh"
 
@@ -19,9 +19,9 @@ constexpr int kTileBlocks = 32;    // blocks of an activation tile
 constexpr int kChunks = 8;         // 16-byte pieces of a matmul thread and block
 constexpr int kWords = 32;         // words of four codes in a block, padding included
 constexpr int kValues = 4;         // columns of a thread
-constexpr int kGroupValues = 1;    // of which this many share a scale
-constexpr int kScales = 4;         // scales of a block
-constexpr int kSumSlots = 4;       // sums of a matmul thread and block
+constexpr int kGroupValues = 4;    // of which this many share a scale
+constexpr int kScales = 1;         // scales of a block
+constexpr int kSumSlots = 1;       // sums of a matmul thread and block
 constexpr int kWarps = 4;          // warps of a CTA
 
 // The four columns of each word, in memory order; 128 stands for an empty place.
@@ -39,10 +39,10 @@ __device__ const uint2 kOrder[kWords] = {
 }  // namespace
 
 // x: float32 [tokens][x_stride], a token for each of the grid's y; activation: for each token the planes of layout
-// q8_g32_q1_0 for `blocks` weight blocks.
-// Every group of 32 shares a scale; qgen_quantize says how.
+// q8_g128_q1_0 for `blocks` weight blocks.
+// Every group of 128 shares a scale; qgen_quantize says how.
 extern "C" __global__ void __launch_bounds__(128)
-quantize_activation_q8_g32_q1_0__warp_block(const float* __restrict__ x, int64_t x_stride, int blocks, uint8_t* __restrict__ activation) {
+quantize_activation_q8_g128_q1_0__warp_block(const float* __restrict__ x, int64_t x_stride, int blocks, uint8_t* __restrict__ activation) {
     qgen_let_next_begin();
     qgen_wait_for_inputs();
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -85,8 +85,8 @@ quantize_activation_q8_g32_q1_0__warp_block(const float* __restrict__ x, int64_t
     if (lane < kLanes * kSumSlots) {
         const int thread = lane / kSumSlots, group = lane % kSumSlots;
         int sum = 0;
-        if (group < 4) {
-            for (int j = 0 + 8 * group; j < 8 + 8 * group; ++j)
+        if (group < 1) {
+            for (int j = 0; j < 32; ++j)
                 sum += word_sums[j / 4 * (4 * kLanes) + thread * 4 + j % 4];
         }
         qgen_store_u32(sums + (((int64_t)block * kLanes + thread) * kSumSlots + group) * 4, (uint32_t)sum);
