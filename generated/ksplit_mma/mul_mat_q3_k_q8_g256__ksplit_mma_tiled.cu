@@ -505,6 +505,14 @@ mul_mat_q3_k_q8_g256_t16__ksplit_mma_tiled_w8(const uint8_t* __restrict__ weight
     ksplit<2, kRoomy ? 2 : 1, 1, 3>(weight, rows, blocks, tokens, activation, y, y_stride);
 }
 #endif
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 900
+// capacity 24 tokens, 16 rows a CTA, 8 warps, 8 blocks of K a stage, 3 stages; 57664 bytes of shared memory
+extern "C" __global__ void __launch_bounds__(256, 1)
+mul_mat_q3_k_q8_g256_t24__ksplit_mma_tiled_w8(const uint8_t* __restrict__ weight, int rows, int blocks, int tokens,
+    const uint8_t* __restrict__ activation, float* __restrict__ y, int64_t y_stride) {
+    ksplit<3, 1, 1, 3>(weight, rows, blocks, tokens, activation, y, y_stride);
+}
+#endif
 // capacity 32 tokens, 16 rows a CTA, 8 warps, 8 blocks of K a stage, 3 stages; 62784 bytes of shared memory
 extern "C" __global__ void __launch_bounds__(256, 1)
 mul_mat_q3_k_q8_g256_t32__ksplit_mma_tiled_w8(const uint8_t* __restrict__ weight, int rows, int blocks, int tokens,

@@ -19,6 +19,7 @@ from qgen.plan.records import Atom, Bits, Contract, LaneConstant, Step, TermPlan
 from qgen.plan.refuse import refuse
 from qgen.plan.rungs import (
     LADDER,
+    MIDDLE,
     SHARED_LIMIT,
     SINGLE_SLICES,
     SPLIT,
@@ -243,15 +244,21 @@ def plan_ksplit(format: Format, storage: str = "native") -> KsplitPlan:
         groups > 8 and bool(len(terms) > 1 or tile) if packed else layout.units * layout.chunks > 8 or layout.units > 4
     )
     doubled = 16 if crowded else 32
+    # 24 columns, and over tiles 32, leave registers for two CTAs an SM where little is kept besides their sums.
+    light = layout.units <= 2 and not layout.sums and groups <= 8
+    lightest = light and layout.units == 1 and not packed
     run = max((load.count for load in program.loads), default=1)
 
     def rungs_of(columns: int) -> tuple[Rung, ...]:
-        row_tiles = 2 if paired < columns <= doubled else 1
+        row_tiles = 2 if paired < columns <= doubled and columns != MIDDLE else 1
+        two = columns <= paired or (lightest if columns == MIDDLE else light and bool(tile))
+        if two:
+            row_tiles = 1
         if tile:
-            return tiled_rungs(format, agreed, stem, columns, columns <= paired, row_tiles, bundle)
-        planned = native_rung(format, agreed, stem, columns, run, columns <= paired, row_tiles, bundle)
+            return tiled_rungs(format, agreed, stem, columns, two, row_tiles, bundle)
+        planned = native_rung(format, agreed, stem, columns, run, two, row_tiles, bundle)
         if row_tiles > 1 and planned.shared_bytes > SHARED_LIMIT:
-            planned = native_rung(format, agreed, stem, columns, run, columns <= paired, 1, bundle)
+            planned = native_rung(format, agreed, stem, columns, run, two, 1, bundle)
         return (planned,)
 
     rungs = tuple(rung for columns in LADDER for rung in rungs_of(columns))

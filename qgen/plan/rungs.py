@@ -12,7 +12,8 @@ from qgen.plan.tile import ROWS
 from qgen.spec import Format
 
 SPLIT = 8  # warps that share rows, the blocks of K dealt to them in turn
-LADDER = (8, 16, 32)  # column capacities worth having on the H200; more tokens tile over the grid's y
+LADDER = (8, 16, 24, 32)  # column capacities worth having on the H200; more tokens tile over the grid's y
+MIDDLE = 24  # of those, the one whose warps always take one row tile: three column tiles are enough to do
 STAGE_LIMIT = 28 * 1024  # bytes of a stage of 16 rows
 RING_LIMIT = 84 * 1024  # of all stages of 16 rows: with the partial sums two CTAs fit a multiprocessor of sm_90
 NARROW_RING = 96 * 1024  # the same for the narrowest rung, whose activation needs less cache
