@@ -278,15 +278,6 @@ mul_mat_q4_0_q8_g32_t16__ksplit_mma_native_w8(const uint8_t* __restrict__ weight
     ksplit<2, 1, 1, 4, 37, 656>(
         weight, row_stride, rows, blocks, tokens, activation, y, y_stride);
 }
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 900
-// capacity 24 tokens, 16 rows a CTA, 8 warps, 32 blocks of K a stage, 3 stages; 46912 bytes of shared memory
-extern "C" __global__ void __launch_bounds__(256, 1)
-mul_mat_q4_0_q8_g32_t24__ksplit_mma_native_w8(const uint8_t* __restrict__ weight, int64_t row_stride, int rows, int blocks, int tokens,
-    const uint8_t* __restrict__ activation, float* __restrict__ y, int64_t y_stride) {
-    ksplit<3, 1, 1, 3, 37, 656>(
-        weight, row_stride, rows, blocks, tokens, activation, y, y_stride);
-}
-#endif
 // capacity 32 tokens, 32 rows a CTA, 8 warps, 32 blocks of K a stage, 3 stages; 99904 bytes of shared memory
 extern "C" __global__ void __launch_bounds__(256, 1)
 mul_mat_q4_0_q8_g32_t32__ksplit_mma_native_w8(const uint8_t* __restrict__ weight, int64_t row_stride, int rows, int blocks, int tokens,

@@ -441,19 +441,9 @@ mul_mat_q5_1_q8_g32_t24__ksplit_mma_tiled_w8(const uint8_t* __restrict__ weight,
     ksplit<3, 1, 1, 3>(weight, rows, blocks, tokens, activation, y, y_stride);
 }
 #endif
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 800 || __CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ == 1000 || __CUDA_ARCH__ == 1200
 // capacity 32 tokens, 16 rows a CTA, 8 warps, 32 blocks of K a stage, 3 stages; 57408 bytes of shared memory
 extern "C" __global__ void __launch_bounds__(256, 1)
 mul_mat_q5_1_q8_g32_t32__ksplit_mma_tiled_r1w8(const uint8_t* __restrict__ weight, int rows, int blocks, int tokens,
     const uint8_t* __restrict__ activation, float* __restrict__ y, int64_t y_stride) {
     ksplit<4, 1, 1, 3>(weight, rows, blocks, tokens, activation, y, y_stride);
 }
-#endif
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 900
-// capacity 32 tokens, 32 rows a CTA, 8 warps, 32 blocks of K a stage, 3 stages; 110656 bytes of shared memory
-extern "C" __global__ void __launch_bounds__(256, 1)
-mul_mat_q5_1_q8_g32_t32__ksplit_mma_tiled_w8(const uint8_t* __restrict__ weight, int rows, int blocks, int tokens,
-    const uint8_t* __restrict__ activation, float* __restrict__ y, int64_t y_stride) {
-    ksplit<4, kRoomy ? 2 : 1, 1, 3>(weight, rows, blocks, tokens, activation, y, y_stride);
-}
-#endif

@@ -270,15 +270,6 @@ mul_mat_q8_0_q8_g32_t16__ksplit_mma_native_w8(const uint8_t* __restrict__ weight
     ksplit<2, 1, 1, 4, 69, 1184>(
         weight, row_stride, rows, blocks, tokens, activation, y, y_stride);
 }
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 900
-// capacity 24 tokens, 16 rows a CTA, 8 warps, 32 blocks of K a stage, 3 stages; 72256 bytes of shared memory
-extern "C" __global__ void __launch_bounds__(256, 1)
-mul_mat_q8_0_q8_g32_t24__ksplit_mma_native_w8(const uint8_t* __restrict__ weight, int64_t row_stride, int rows, int blocks, int tokens,
-    const uint8_t* __restrict__ activation, float* __restrict__ y, int64_t y_stride) {
-    ksplit<3, 1, 1, 3, 69, 1184>(
-        weight, row_stride, rows, blocks, tokens, activation, y, y_stride);
-}
-#endif
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 800 || __CUDA_ARCH__ == 900 || __CUDA_ARCH__ == 1000
 // capacity 32 tokens, 32 rows a CTA, 8 warps, 32 blocks of K a stage, 3 stages; 150592 bytes of shared memory
 extern "C" __global__ void __launch_bounds__(256, 1)
