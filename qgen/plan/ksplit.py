@@ -109,7 +109,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class InPlace:
-    """Codes that stay where they lie in their bytes: those of an instruction times a power of two, sums kept by power."""
+    """Codes left where they lie in their bytes: those of an instruction times a power of two, sums kept by power."""
 
     steps: tuple[Step, ...]
     shifts: tuple[int, ...]  # the powers, ascending
@@ -319,9 +319,10 @@ def _in_place(steps: tuple[Step, ...], pairs: tuple[tuple[Pair, ...], ...]) -> I
             return None
         for use in step.uses:
             atoms = step.codes[use.code]
-            if len(atoms) > 1 or atoms[0].spread or atoms[0].left or atoms[0].way != ">>" or not atoms[0].shift.isdigit():
+            atom = atoms[0]
+            if len(atoms) > 1 or atom.spread or atom.left or atom.way != ">>" or not atom.shift.isdigit():
                 return None
-            found[use.x] = atoms[0]
+            found[use.x] = atom
     moved, powers = {}, {}
     for pair in (pair for group in pairs for pair in group):
         words = [w for w in (pair.first, pair.second) if w >= 0]

@@ -38,7 +38,7 @@ def machine_of(**costs: float) -> EmulatedMachine:
     """Rungs cost what their columns cost: the smallest is the cheapest."""
     machine = EmulatedMachine()
     machine.facts = replace(machine.facts, l2_bytes=1)
-    machine.costs |= {RUNGS[8]: 4.2, RUNGS[16]: 5.0, RUNGS[32]: 7.0} | costs
+    machine.costs |= {RUNGS[8]: 4.2, RUNGS[16]: 5.0, RUNGS[24]: 6.0, RUNGS[32]: 7.0} | costs
     return machine
 
 
@@ -102,12 +102,12 @@ def test_every_rung_is_timed_at_every_token_count() -> None:
     assert found.ok and not found.conditions.notes[1:]
     taken = {(row.tokens, row.kernel) for row in found.rows}
     assert taken >= {(tokens, name) for tokens in (1, 2, 9) for name in RUNGS.values()}
-    assert len(found.rows) == len(taken) == 3 * 3 + 1, "and at T = 1 the mat-vec"
+    assert len(found.rows) == len(taken) == 3 * 4 + 1, "and at T = 1 the mat-vec"
     routed = {row.tokens: row for row in found.routed()}
     assert routed[1].family == "matvec" and routed[2].kernel == RUNGS[8] and routed[9].kernel == RUNGS[16]
     for row in found.rows:
         assert row.times and row.read_floor and row.us and row.times.total.passes == 3
-        cost = {RUNGS[8]: 4.2, RUNGS[16]: 5.0, RUNGS[32]: 7.0}.get(row.kernel, 4.0)
+        cost = {RUNGS[8]: 4.2, RUNGS[16]: 5.0, RUNGS[24]: 6.0, RUNGS[32]: 7.0}.get(row.kernel, 4.0)
         # Drift of at most 0.1 us is spread over a graph's launches.
         assert row.times.product.median == pytest.approx(cost, abs=0.06)
         assert row.us == pytest.approx(cost + 1, abs=0.06) and row.times.quantise.median == pytest.approx(1, abs=0.06)
@@ -203,7 +203,7 @@ def test_the_table_has_a_line_a_token_count_and_marks_the_routed_kernel() -> Non
     found = with_peers()
     lines = ladder_text.table(found).splitlines()
     head = next(line for line in lines if line.startswith("T "))
-    assert head.split()[:5] == ["T", "matvec", "t8_w8", "t16_w8", "t32_w8"]
+    assert head.split()[:6] == ["T", "matvec", "t8_w8", "t16_w8", "t24_w8", "t32_w8"]
     one, two, nine = (line.split() for line in lines[lines.index(head) + 1 :][:3])
     assert one[0] == "1" and one[1].startswith("[5.0") and two[1].startswith("[5.2") and nine[2].startswith("[6.0")
     assert "1.04" in two and "1.20" in nine, "the ratio to T = 1"
@@ -256,7 +256,7 @@ def test_the_verb(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytes
     assert "Q5_K, 19 x 512" in capsys.readouterr().out
     assert (tmp_path / "o" / "report.md").read_text().startswith("# qgen bench ladder")
     args = parse(*common, "--csv")
-    assert args.run(args) == 0 and capsys.readouterr().out.count("\n") == 1 + 4 + 3
+    assert args.run(args) == 0 and capsys.readouterr().out.count("\n") == 1 + 5 + 4
 
     class Broken(EmulatedMachine):
         def __init__(self) -> None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from qgen import codec, contract, plan
 from qgen.plan import MatvecPlan
 from qgen.plan.terms import code_field
-from qgen.spec import Field, Format
+from qgen.spec import Field, Format, load_activation
 
 F32 = NDArray[np.float32]
 PLANNED = [p.format for p in plan.plan_all(FORMATS)[0] if isinstance(p, MatvecPlan)]
@@ -122,7 +122,7 @@ def slow_quantise(group: F32) -> tuple[list[int], np.float32]:
     return [round(exactly(rounded(exactly(x) * exactly(inverse)))) for x in group], scale
 
 
-@pytest.mark.parametrize(("activation", "size"), [("q8_g32", 32), ("q8_g256", 256)])
+@pytest.mark.parametrize(("activation", "size"), [("q8_g32", 32), ("q8_g64", 64), ("q8_g128", 128), ("q8_g256", 256)])
 def test_quantise_rounds_as_written(activation: str, size: int) -> None:
     rng = np.random.default_rng(size)
     x = rng.standard_normal((24, size), dtype=np.float32)
@@ -171,7 +171,7 @@ def code_of(format: Format, field: Field, raw: int) -> int:
 def slow_mul_mat(format: Format, row: NDArray[np.uint8], x: F32) -> np.float32:
     """One row times x by the contract: element by element in integers, then fraction by fraction."""
     agreed = plan.contract(format)
-    group = 32 if agreed.activation == "q8_g32" else 256
+    group = load_activation(agreed.activation).group or 0
     quantised = [slow_quantise(x[i : i + group]) for i in range(0, x.size, group)]
     floats_of = {f.name: codec.scalars(format, f.name, row) for f in format.fields if f.kind == "float"}
     codes_of = {

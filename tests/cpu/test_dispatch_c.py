@@ -82,7 +82,7 @@ def test_it_needs_nothing_but_the_c_library(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tokens", "columns"), [(1, 1), (2, 8), (8, 8), (9, 16), (16, 16), (17, 32), (33, 32), (65528, 32)]
+    ("tokens", "columns"), [(1, 1), (2, 8), (8, 8), (9, 16), (16, 16), (17, 24), (33, 32), (65528, 32)]
 )
 def test_a_served_request(tokens: int, columns: int, c: Dispatcher) -> None:
     said = c.ask({**REQUEST, "T": tokens})

@@ -31,7 +31,7 @@ PLANS, REFUSED = plan_all(FORMATS)
 LADDERS = {p.format: p for p in PLANS if isinstance(p, KsplitPlan) and not p.tile}
 MULTIROWS = {p.format: p for p in PLANS if isinstance(p, MultirowPlan)}
 QUANTISERS = {p.layout.name: p.name for p in PLANS if isinstance(p, FragmentQuantizePlan)}
-TOKENS = (2, 3, 4, 5, 7, 8, 9, 16, 17, 32, 33, 97, MAX_TOKENS)
+TOKENS = (2, 3, 4, 5, 7, 8, 9, 16, 17, 24, 25, 32, 33, 48, 49, 97, MAX_TOKENS)
 # On sm_90 (rows, columns) of multirow up to so many tokens: blocks of up to 128 weights, and some with many scales.
 SMALL = dict.fromkeys(
     ("IQ4_NL", "MXFP4", "NVFP4", "PQ2_0", "PTQ1_0", "Q1_0", "Q2_0", "Q4_0", "Q5_0"), {2: (4, 2), 3: (4, 4), 4: (4, 4)}
@@ -43,11 +43,29 @@ FEW = (
 )
 
 
+# On sm_90 from 17 tokens on, who takes another rung than the narrowest that holds them, at most 32 columns.
+NO_24 = ("IQ4_NL", "MXFP4", "Q4_0", "Q4_1", "Q8_0")
+TWICE_16 = ("PQ2_0", "PTQ1_0", "Q1_0", "Q2_0", "TQ1_0", "TQ2_0")
+NO_TWICE_24 = (*NO_24, "Q2_0", "Q4_K", "Q5_1", "Q5_K")
+
+
 def rung_of(plan: KsplitPlan, arch: str, tokens: int) -> Rung:
-    """The narrowest that holds the tokens, of those before the first too large for the architecture."""
+    """The narrowest that holds the tokens, of those before the first too large for the architecture.
+
+    The rung of 24 columns is sm_90's alone.
+    """
     fit = [r for r in plan.rungs if r.shared_bytes <= load_archs()[arch].shared_per_block_optin]
     fit = [r for i, r in enumerate(plan.rungs) if plan.rungs[: i + 1] == tuple(fit[: i + 1])]
-    return next((r for r in fit if r.columns >= tokens), fit[-1])
+    columns = next((r.columns for r in fit if r.columns >= tokens and r.columns != 24), fit[-1].columns)
+    if arch == "sm_90" and 17 <= tokens <= 24 and plan.format not in NO_24:
+        columns = 24
+    if arch == "sm_90" and 25 <= tokens <= 32 and plan.format in TWICE_16:
+        columns = 16
+    if arch == "sm_90" and 33 <= tokens <= 48 and plan.format not in NO_TWICE_24:
+        columns = 24
+    if columns == 24 and arch != "sm_90":
+        columns = 16
+    return next(r for r in fit if r.columns == columns)
 
 
 def asked(format: str, **changes: object) -> dispatch.Decision:
@@ -125,7 +143,10 @@ def test_the_bound_on_waste_is_the_least_that_holds() -> None:
 
 def test_only_rungs_that_a_route_names_are_kept() -> None:
     kept = {p.format: p for p in dispatch.keep_routed(PLANS, REFUSED) if isinstance(p, KsplitPlan) and not p.tile}
-    assert {name: p.rungs for name, p in kept.items()} == {name: p.rungs for name, p in LADDERS.items()}
+    wanted = {
+        name: tuple(r for r in p.rungs if r.columns != 24 or name not in NO_24) for name, p in LADDERS.items()
+    }
+    assert {name: p.rungs for name, p in kept.items()} == wanted
     plan = LADDERS["Q4_K"]
     spare = replace(plan, rungs=(*plan.rungs, replace(plan.rungs[-1], name="nobody_asks", columns=64)))
     (found,) = (

@@ -41,6 +41,13 @@ def test_the_dispatch_is_proved(proof: Proof) -> None:
     assert proof.ok, "\n".join(str(f) for f in proof.findings)
 
 
+def test_the_policy_costs_nothing(proof: Proof) -> None:
+    """No decision asks for it: what "invariant" takes is what "fastest" takes."""
+    graph = proof.diagram.graph
+    asked = {graph.nodes[node]["axis"] for node in graph if not proof.diagram.is_leaf(node)}
+    assert {"T", "storage"} < asked and "policy" not in asked
+
+
 def test_the_proof_takes_seconds_and_little_memory() -> None:
     # Reading specs and planning count too: this is what `qgen check-dispatch` does.
     started = time.process_time()
@@ -75,7 +82,6 @@ def test_a_dispatch_that_is_not_proved_is_not_written(proof: Proof) -> None:
 
 # ---- hot choices: a change here is a change of what runs, and is read as such in review
 
-B32, B256 = "mul_mat_{}_q8_g32_t1__matvec_native_{}", "mul_mat_{}_q8_g256_t1__matvec_native_{}"
 HOT = """
 format   N       K      kernel
 TQ1_0    4096    4096   r2_b8
@@ -122,41 +128,82 @@ def test_hot_choices(row: list[str], arch: str) -> None:
     if expected == "-":
         assert decision.code == "block" and "256" in decision.reason
     else:
-        assert decision.kernel == (B32 if activation == "q8_g32" else B256).format(format.lower(), expected)
+        assert decision.kernel == f"mul_mat_{format.lower()}_{activation}_t1__matvec_native_{expected}"
         assert decision.quantiser == f"quantize_activation_{activation}_{format.lower()}__warp_block"
         assert decision.file == decision.kernel.rsplit("_r", 1)[0]
 
 
+# Columns of the rung by tokens: some small blocks take 32 at once, ternary ones and K-quants of 16 scales two tiles of
+# 16 or 24.
 LADDER = """
-tokens  columns
-2       8
-8       8
-9       16
-16      16
-17      32
-32      32
-33      32
-2304    32
-65528   32
+tokens  Q4_K  Q4_0  TQ1_0  PTQ1_0  Q6_K
+2       8     8     8      8       8
+8       8     8     8      8       8
+9       16    16    16     16      16
+16      16    16    16     16      16
+17      24    32    24     24      24
+24      24    32    24     24      24
+25      32    32    16     16      32
+32      32    32    16     16      32
+33      32    32    24     24      24
+48      32    32    24     24      24
+49      32    32    32     32      32
+2304    32    32    32     32      32
+65528   32    32    32     32      32
 """
+LADDER_ROWS = [line.split() for line in LADDER.strip().splitlines()]
+# The same over tiles.
+TILED_LADDER = """
+tokens  Q4_K  Q4_0  TQ1_0  PTQ1_0  Q6_K  Q8_0  Q5_1
+9       16    16    16     16      16    16    16
+17      24    24    24     24      24    24    24
+24      24    24    24     24      24    24    24
+25      32r1  32    16     32      32    16    32r1
+32      32r1  32    16     32      32    16    32r1
+33      24    24    24     24      24    32    24
+48      24    24    24     24      24    32    24
+49      32    32    32     32      32    32    32r1
+65528   32    32    32     32      32    32    32r1
+"""
+TILED_ROWS = [line.split() for line in TILED_LADDER.strip().splitlines()]
 
 
 @pytest.mark.parametrize(
-    "row, format",
+    "tokens, columns, format",
     [
-        pytest.param(row, format, id=f"{format}-{row[0]}")
-        for row in (line.split() for line in LADDER.strip().splitlines()[1:])
-        for format in ("Q4_K", "Q4_0", "TQ1_0", "PTQ1_0")
+        pytest.param(row[0], columns, format, id=f"{format}-{row[0]}")
+        for row in LADDER_ROWS[1:]
+        for format, columns in zip(LADDER_ROWS[0][1:], row[1:], strict=True)
         if format in ("Q4_K", "TQ1_0") or int(row[0]) > 4  # up to four tokens of small blocks: see below
     ],
 )
 @pytest.mark.parametrize("policy", ["fastest", "invariant"])
-def test_hot_choices_of_the_ladder(row: list[str], format: str, policy: str) -> None:
+def test_hot_choices_of_the_ladder(tokens: str, columns: str, format: str, policy: str) -> None:
     activation = formats()[format].activation or ""
-    request = Request("mul_mat", format, activation, T=int(row[0]), N=4096, K=4096, arch="sm_90", policy=policy)
+    request = Request("mul_mat", format, activation, T=int(tokens), N=4096, K=4096, arch="sm_90", policy=policy)
     decision = dispatch.lookup(request)
-    assert decision.kernel == f"mul_mat_{format.lower()}_{activation}_t{row[1]}__ksplit_mma_native_w8"
+    assert decision.kernel == f"mul_mat_{format.lower()}_{activation}_t{columns}__ksplit_mma_native_w8"
     assert decision.quantiser == f"quantize_activation_{activation}_{format.lower()}_fragments__warp_block"
+
+
+@pytest.mark.parametrize(
+    "tokens, rung, format",
+    [
+        pytest.param(row[0], rung, format, id=f"{format}-{row[0]}")
+        for row in TILED_ROWS[1:]
+        for format, rung in zip(TILED_ROWS[0][1:], row[1:], strict=True)
+    ],
+)
+@pytest.mark.parametrize("policy", ["fastest", "invariant"])
+def test_hot_choices_of_the_ladder_over_tiles(tokens: str, rung: str, format: str, policy: str) -> None:
+    activation = formats()[format].activation or ""
+    decision = dispatch.lookup(
+        Request(
+            "mul_mat", format, activation, T=int(tokens), N=4096, K=4096, arch="sm_90", policy=policy, storage="tiled"
+        )
+    )
+    columns, alone = rung.removesuffix("r1"), "r1" if rung.endswith("r1") else ""
+    assert decision.kernel == f"mul_mat_{format.lower()}_{activation}_t{columns}__ksplit_mma_tiled_{alone}w8"
 
 
 @pytest.mark.parametrize(
@@ -190,7 +237,7 @@ def test_hot_choices_without_tensor_cores(tokens: int, columns: int, format: str
 
 
 @pytest.mark.parametrize("arch, tokens, columns", [
-    ("sm_90", 1, 1), ("sm_90", 2, 8), ("sm_90", 8, 8), ("sm_90", 9, 16), ("sm_90", 17, 32), ("sm_90", 65528, 32),
+    ("sm_90", 1, 1), ("sm_90", 2, 8), ("sm_90", 8, 8), ("sm_90", 9, 16), ("sm_90", 17, 24), ("sm_90", 65528, 32),
     ("sm_80", 1, 1), ("sm_80", 8, 8), ("sm_80", 33, 32), ("sm_86", 1, 1), ("sm_86", 9, 16), ("sm_89", 2, 8),
     ("sm_89", 17, 32), ("sm_100", 1, 1), ("sm_100", 33, 32), ("sm_120", 1, 1), ("sm_120", 16, 16), ("sm_120", 97, 32),
 ])  # fmt: skip
@@ -221,7 +268,7 @@ def test_one_token_over_tiles_by_size(format: str, rows: int, columns: int, rung
     assert (decision.kernel or "").startswith(f"mul_mat_{format.lower()}_{activation}_{rung}__ksplit_mma_tiled")
 
 
-@pytest.mark.parametrize("format, tokens", [("Q4_K", 17), ("Q6_K", 9), ("Q4_0", 32)])
+@pytest.mark.parametrize("format, tokens", [("Q4_K", 49), ("Q6_K", 9), ("Q4_0", 32)])
 def test_two_row_tiles_a_warp_on_sm_90_alone(format: str, tokens: int) -> None:
     activation = formats()[format].activation or ""
     chosen = {
@@ -271,7 +318,7 @@ def test_a_format_without_tiles_needs_no_other_routes(format: str, floats: bool,
 
 @pytest.mark.parametrize("blocks, columns", [(1, 8), (8, 8), (9, 1), (128, 1)])
 def test_rows_of_few_blocks_over_tiles_take_the_next_rung(blocks: int, columns: int) -> None:
-    request = Request("mul_mat", "Q1_0", "q8_g32", T=1, N=4096, K=128 * blocks, arch="sm_90", storage="tiled")
+    request = Request("mul_mat", "Q1_0", "q8_g128", T=1, N=4096, K=128 * blocks, arch="sm_90", storage="tiled")
     assert f"_t{columns}__" in (dispatch.lookup(request).kernel or "")
 
 

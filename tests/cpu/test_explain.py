@@ -92,7 +92,7 @@ def test_the_command_of_the_design(capsys: pytest.CaptureFixture[str]) -> None:
     assert "kernel mul_mat_q5_k_q8_g256_t8__ksplit_mma_native_w8\n" in text
     assert "a ladder's rung of 8 columns" in text
     assert "x comes from quantize_activation_q8_g256_q5_k_fragments__warp_block" in text
-    assert "specs/routes/mul_mat.toml: route[17]" in text
+    assert "specs/routes/mul_mat.toml: route[24]" in text
     assert "mul_mat_q5_k_q8_g256_t16__ksplit_mma_native_w8\n      needs T in 9..16, not 2\n" in text
     assert "mul_mat_q5_k_q8_g256_t1__matvec_native_r2_b8\n      needs T = 1, not 2\n" in text
 
@@ -131,11 +131,11 @@ def test_a_served_request_in_text_and_json(capsys: pytest.CaptureFixture[str]) -
     # All that any other number of tokens or columns, or another architecture, would get, and nothing else.
     assert [n["kernel"].removeprefix("mul_mat_q5_k_q8_g256_") for n in said["neighbours"]] == [
         "t1__matvec_native_r2_b2",
-        *(f"t{columns}__ksplit_mma_native_w8" for columns in (8, 16, 32)),
+        *(f"t{columns}__ksplit_mma_native_w8" for columns in (8, 16, 24, 32)),
         *(f"t{columns}__multirow_native_r2" for columns in (2, 4, 8)),
         "t1__ksplit_mma_tiled_w4",
-        *(f"t{columns}__ksplit_mma_tiled_w8" for columns in (8, 16, 32)),
-        "t32__ksplit_mma_tiled_r1w8",
+        *(f"t{columns}__ksplit_mma_tiled_w8" for columns in (8, 16, 24)),
+        *(f"t32__ksplit_mma_tiled_{warps}" for warps in ("r1w8", "w8")),
         *(f"mul_mat_q5_k_{rung}__ksplit_mma_native_r1w8" for rung in ("bf16_t8", "bf16_t16", "f16_t8")),
         *(f"mul_mat_q5_k_{rung}__ksplit_mma_tiled_w8" for rung in ("bf16_t8", "bf16_t16", "f16_t8")),
     ]

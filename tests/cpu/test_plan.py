@@ -116,7 +116,7 @@ def test_names_are_different_and_do_not_depend_on_what_else_is_planned() -> None
         "mul_mat_tq1_0_q8_g256_t1__matvec_native_r1_b8",
         "mul_mat_tq1_0_q8_g256_t1__matvec_native_r2_b2",
     }
-    assert SHIPPED["PTQ1_0"].contract.name == "q8_g32_u32_s32" and SHIPPED["Q4_K"].contract.name == "q8_g256_u256_s16"
+    assert SHIPPED["PTQ1_0"].contract.name == "q8_g128_u128_s32" and SHIPPED["Q4_K"].contract.name == "q8_g256_u256_s16"
 
 
 @pytest.mark.parametrize("rows", [1, 5, 4096, 14336, 262144])

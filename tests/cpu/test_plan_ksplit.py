@@ -235,7 +235,7 @@ def test_every_rung_over_tiles_of_one_row_tile_a_warp_fits_wherever_it_can_run()
             assert [r.row_tiles for r in twins] in ([1], [1, 2]), plan.format
             assert twins[0].shared_bytes <= least and twins[-1].shared_bytes <= SHARED_LIMIT
             doubled += rung.row_tiles == 2
-    assert doubled >= 15
+    assert doubled >= 12
 
 
 # ---- formats that nobody ships -----------------------------------------------------------------------------------

@@ -139,7 +139,7 @@ def test_activations() -> None:
     assert grouped.rounding == "nearest_even" and load_activation("q8_g256").group == 256
     plain = load_activation("bf16")
     assert (plain.kind, plain.group, plain.bits, plain.type) == ("float", None, 16, "bf16")
-    with pytest.raises(QgenError, match=r"(?s)did you mean 'q8_g32'.*bf16, f16, q8_g256, q8_g32"):
+    with pytest.raises(QgenError, match=r"(?s)did you mean 'q8_g32'.*bf16, f16, q8_g128, q8_g256, q8_g32, q8_g64"):
         load_activation("q8_g23")
 
 

@@ -137,8 +137,9 @@ WAITS = [
         (INPUTS, ""), (DONE, DONE + "        " + INPUTS)),
 ]  # fmt: skip
 
-# One token: Q4_0 has starts, Q2_0 two float steps a block, Q5_1 sums, Q1_0 codes to be doubled, PQ2_0 two pieces.
-S4, S2, S5, S1, SP = ("Q4_0", 1), ("Q2_0", 1), ("Q5_1", 1), ("Q1_0", 1), ("PQ2_0", 1)
+# One token: Q4_0 has starts, Q2_0 codes in two places, Q5_1 sums, Q1_0 codes in four places and to be doubled, PQ2_0
+# two pieces, NVFP4 four float steps a block.
+S4, S2, S5, S1, SP, SN = ("Q4_0", 1), ("Q2_0", 1), ("Q5_1", 1), ("Q1_0", 1), ("PQ2_0", 1), ("NVFP4", 1)
 
 SINGLE = [
     *_one("no wait for a stage of one token", S4, BITS, (FULL, "")),
@@ -167,8 +168,10 @@ SINGLE = [
     *_one("sum of the pair's other token", S5, BITS, ("kUnits + unit) * 8 + token % 2 * 4", "kUnits + unit) * 8")),
     *_one("scale of another pair of tokens", S4, BITS, ("pair = token % 8 / 2", "pair = 0")),
     *_one("units of the bundle's first block", S4, BITS, ("unit = j * kBlockUnits", "unit = 0")),
-    *_one("scale of the first unit for all of a block", S2, TRAFFIC, ("skip + u * kScales", "skip + 0 * kScales")),
-    *_one("start of the first unit for all of a block", S2, TRAFFIC, ("skip + 64 * u", "skip")),
+    *_one("scale of the first unit for all of a block", SN, TRAFFIC, ("skip + u * kScales", "skip + 0 * kScales")),
+    *_one("codes in place not shifted back", S1, BITS, ("(plane[u][1][i] >> 2)", "plane[u][1][i]")),
+    *_each("sums of one place among another's", {S1: BITS, S2: BITS}, ("(plane[0][1], q[0]", "(plane[0][0], q[0]")),
+    *_one("codes in place left out", S2, BITS, (" + (plane[u][1][i] >> 4)", "")),
     *_one("starts of the other block", S4, BITS,
         ("total[u][i] = start[u][i % 2]", "total[u][i] = start[u][1 - i % 2]")),
     *_one("codes not doubled for one token", S1, BITS, ("2 * total[u][i]", "1 * total[u][i]")),
