@@ -6,15 +6,15 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from qgen.run import mul_mat, to_device, workspace
+    from qgen.run import mul_mat, mul_mats, to_device, workspace
     from qgen.storage import repack
     from qgen.weights import Weight, load
 
-__all__ = ["Weight", "load", "mul_mat", "repack", "to_device", "workspace"]
+__all__ = ["Weight", "load", "mul_mat", "mul_mats", "repack", "to_device", "workspace"]
 
 _HOMES = {
-    "Weight": "weights", "load": "weights", "repack": "storage", "mul_mat": "run", "to_device": "run",
-    "workspace": "run",
+    "Weight": "weights", "load": "weights", "repack": "storage", "mul_mat": "run", "mul_mats": "run",
+    "to_device": "run", "workspace": "run",
 }  # fmt: skip
 
 

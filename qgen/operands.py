@@ -160,13 +160,14 @@ def check_workspace(array: DeviceArray, *, nbytes: int, alignment: int, device: 
     check_aligned(name, array, alignment, "the quantised activation is read in vectors")
 
 
-def check_apart(arrays: dict[str, DeviceArray]) -> None:
-    """That no two of the arrays share a byte. Raises QgenError (stage "run").
+def check_apart(arrays: dict[str, DeviceArray], read: dict[str, DeviceArray]) -> None:
+    """That no two of the arrays share a byte, and none a byte with one of `read`, which may with each other.
 
-    Rows of two matrices may take turns in memory, as the halves of a fused buffer do.
+    Rows of two matrices may take turns in memory, as the halves of a fused buffer do. Raises QgenError (stage "run").
     """
-    found = [(_span(a), name, a) for name, a in arrays.items() if a.size]
-    for i, ((begin, end), name, a) in enumerate(found):
+    only_read = [(_span(a), name, a) for name, a in read.items() if a.size]
+    found = [*only_read, *((_span(a), name, a) for name, a in arrays.items() if a.size)]
+    for i, ((begin, end), name, a) in enumerate(found[len(only_read) :], len(only_read)):
         for (other_begin, other_end), other, b in found[:i]:
             if begin < other_end and other_begin < end and _rows_meet(a, b):
                 first, second = (name, other) if begin <= other_begin else (other, name)

@@ -124,9 +124,9 @@ class CudaMachine:
         with self._stream:
             return run.bind(weight, self._device, tokens=tokens)
 
-    def call(self, bound: Any, x: Any, out: Any, workspace: Any) -> None:
+    def call(self, bounds: Sequence[Any], x: Any, outs: Sequence[Any], workspace: Any) -> None:
         with self._stream:
-            bound(x, out, workspace=workspace)
+            run.multiply(run.listed(bounds, outs), x, workspace=workspace)
 
     def capture(self, issue: Callable[[int], None], launches: int) -> Any:
         with device_errors("a graph"), self._stream:

@@ -94,5 +94,5 @@ class Caller(Machine, Protocol):
     def bind(self, weight: Weight, tokens: int) -> Any:
         """What `qgen.mul_mat` runs for a weight on this device and so many tokens: a `qgen.run.Bound`."""
 
-    def call(self, bound: Any, x: Any, out: Any, workspace: Any) -> None:
-        """One call of it on the benchmark's stream."""
+    def call(self, bounds: Sequence[Any], x: Any, outs: Sequence[Any], workspace: Any) -> None:
+        """One call on the benchmark's stream: the products of all `bounds` with one x, as in `qgen.mul_mats`."""

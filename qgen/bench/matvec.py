@@ -90,13 +90,15 @@ def text(chosen: plan.Plan) -> str:
 class Inputs:
     """x of a case, room for its y, and what y must be for weights that are the format's pattern.
 
-    A case of fewer tokens has the first of those of a case of more.
+    A case of fewer tokens has the first of those of a case of more. like: inputs of the same K and T, whose x it takes.
     """
 
-    def __init__(self, machine: Machine, case: Case, blocks: Pattern) -> None:
+    def __init__(self, machine: Machine, case: Case, blocks: Pattern, like: Inputs | None = None) -> None:
         self.machine, self.case, self.pattern = machine, case, blocks
         self.sample, self.host_x = drawn(case.shape, case.tokens)
-        self.x = machine.put(self.host_x)
+        if like is not None:
+            self.host_x = like.host_x
+        self.x: Any = machine.put(self.host_x) if like is None else like.x
         self.y = machine.put(np.zeros((case.tokens, case.shape.rows), dtype=np.float32))
 
     def sampled(self) -> Pattern:

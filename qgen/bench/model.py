@@ -1,6 +1,7 @@
 """A run of `qgen bench --model`: the matrices of one decode step in order, as an engine would issue them.
 
-Every product is a call of qgen.run, quantisation of its activation included, and all of them are one CUDA graph.
+Products are made by calls of qgen.run, quantisation of the activation included, and all of them are one CUDA graph.
+Those that take the same x are one call.
 """
 
 from __future__ import annotations
@@ -28,12 +29,13 @@ from qgen.bench.matvec import F32, PATTERN_BLOCKS, Inputs, Pattern, difference, 
 from qgen.bench.model_records import Kind, ModelReport, Step
 from qgen.bench.protocol import ALIGNMENT, cold_bytes, measure
 from qgen.bench.session import PASSES, QUICK_PASSES, close, loaded_state, opened
-from qgen.bench.steps import Placement, Product, Slot, place, products
+from qgen.bench.steps import Placement, Product, Slot, alike, place, products, together
 from qgen.bench.sweep import Run, run_sweeps
 from qgen.errors import QgenError
 from qgen.models import model_named
 from qgen.plan import CLASSES, Plan, plan_all
 from qgen.progress import progress
+from qgen.run import quantisers
 from qgen.spec import Format, load_formats
 from qgen.weights import Weight
 
@@ -263,6 +265,7 @@ class _Chain:
             format=self.format.name,
             tokens=tokens,
             products=len(step),
+            quantisations=issue.quantisations,
             weight_bytes=sum(case_of(self.format, product.shape, 1, self.run.storage).weight_bytes for product in step),
             layers=placement.layers,
             distinct=placement.distinct,
@@ -278,12 +281,20 @@ class _Issue:
         """Makes the calls ready and judges the product of every distinct matrix once."""
         self.chain, self.tokens, machine = chain, tokens, chain.machine
         self.slots = chain.placement.slots
+        stands = alike(chain.run.step)
+        made: dict[Shape, Inputs] = {}
         self.inputs: dict[Shape, Inputs] = {}
         for shape in dict.fromkeys(slot.shape for slot in self.slots):
-            self.inputs[shape] = Inputs(machine, case_of(chain.format, shape, tokens, chain.run.storage), chain.pattern)
+            case = case_of(chain.format, shape, tokens, chain.run.storage)
+            self.inputs[shape] = Inputs(machine, case, chain.pattern, made.get(stands[shape]))
+            made.setdefault(stands[shape], self.inputs[shape])
         self.bound = [machine.bind(weight, tokens) for weight in chain.weights]
         scratch = max(bound.workspace_for(tokens) for bound in self.bound)
         self.workspace = machine.put(np.zeros(scratch, dtype=np.uint8))
+        calls = together(chain.run.step)
+        self.calls = [[slots[i] for i in call] for slots in chain.placement.rounds for call in calls]
+        self.quantisations = sum(sum(quantisers(self._bindings(call))) for call in self.calls[: len(calls)])
+        self.outs = {shape: self._room(inputs) for shape, inputs in self.inputs.items()}
         self.right: dict[Shape, F32] = {}
         self.problem = next((found for found in map(self._judge, range(len(self.slots))) if found), "")
 
@@ -293,7 +304,7 @@ class _Issue:
         inputs = self.inputs[shape]
         inputs.machine.poison(inputs.y)
         inputs.machine.poison(self.workspace)
-        self._call(number)
+        self._call([number])
         y = inputs.machine.fetch(inputs.y)
         if shape in self.right:
             found = difference(y, self.right[shape])
@@ -301,25 +312,40 @@ class _Issue:
             found, self.right[shape] = inputs.judge(y[:, inputs.sample]), y
         return found and f"{self.kernel_of(shape)} at {shape}: {found}"
 
-    def _call(self, number: int) -> None:
-        inputs = self.inputs[self.slots[number].shape]
-        self.chain.machine.call(self.bound[number], inputs.x, inputs.y, self.workspace)
+    def _bindings(self, numbers: Sequence[int]) -> list[Any]:
+        return [self.bound[number] for number in numbers]
+
+    def _room(self, inputs: Inputs) -> list[Any]:
+        """A y for each product of one call that has this shape, and one at least: they may not overlap."""
+        shape = inputs.case.shape
+        most = max(sum(self.slots[number].shape == shape for number in call) for call in self.calls)
+        return [
+            inputs.y,
+            *(inputs.machine.put(np.zeros((self.tokens, shape.rows), dtype=np.float32)) for _ in range(1, most)),
+        ]
+
+    def _call(self, numbers: Sequence[int]) -> None:
+        """The products of some slots that take the same x."""
+        shapes = [self.slots[number].shape for number in numbers]
+        outs = [self.outs[shape][shapes[:i].count(shape)] for i, shape in enumerate(shapes)]
+        self.chain.machine.call(self._bindings(numbers), self.inputs[shapes[0]].x, outs, self.workspace)
 
     def capture(self) -> Any:
         """The graph of all steps."""
-        order = self.chain.placement.order
-        self.graph = self.chain.machine.capture(lambda i: self._call(order[i]), len(order))
+        self.graph = self.chain.machine.capture(lambda i: self._call(self.calls[i]), len(self.calls))
         return self.graph
 
     def replayed(self) -> str:
-        """What is wrong with the last product of each shape after one more run of the graph; "" for nothing."""
-        for inputs in self.inputs.values():
-            inputs.machine.poison(inputs.y)
-        self.chain.machine.lap([self.graph])
-        for shape, inputs in self.inputs.items():
-            found = difference(inputs.machine.fetch(inputs.y), self.right[shape])
-            if found:
-                return f"{self.kernel_of(shape)} at {shape}, in the graph: {found}"
+        """What is wrong with the last results of each shape after one more run of the graph; "" for nothing."""
+        machine = self.chain.machine
+        for out in (out for outs in self.outs.values() for out in outs):
+            machine.poison(out)
+        machine.lap([self.graph])
+        for shape, outs in self.outs.items():
+            for out in outs:
+                found = difference(machine.fetch(out), self.right[shape])
+                if found:
+                    return f"{self.kernel_of(shape)} at {shape}, in the graph: {found}"
         return ""
 
     def kernel_of(self, shape: Shape) -> str:

@@ -12,13 +12,15 @@ from qgen.bench.report import conditions_lines, ending, opening
 from qgen.bench.tables import NO_FIGURE, columns, markdown_table, number
 
 _HEAD = (
-    "format", "T", "tokens/s", "limit tokens/s", "%limit", "us a step", "chain us", "read us", "GB a step", "GB/s",
-    "%stream", "spread%",
+    "format", "T", "tokens/s", "limit tokens/s", "%limit", "us a step", "chain us", "read us", "quantised", "GB a step",
+    "GB/s", "%stream", "spread%",
 )  # fmt: skip
 _PROTOCOL = (
-    "one CUDA graph of every matrix of a decode step in order, each a call of qgen.run with the quantisation of its "
-    "own activation, launches dependent where they can be; distinct matrices are distinct memory, and at least 300 MB "
-    "and twice the L2 lie between two reads of one; device events, median of passes, the floors in the same rounds"
+    "one CUDA graph of every matrix of a decode step in order, by calls of qgen.run with the quantisation of their "
+    "activation, launches dependent where they can be; matrices that take the same x (q, k and v; gate and up) are one "
+    "call, which quantises it once where their kernels read it alike; distinct matrices are distinct memory, and at "
+    "least 300 MB and twice the L2 lie between two reads of one; device events, median of passes, the floors in the "
+    "same rounds"
 )
 _CHECKED = (
     "every distinct matrix was multiplied once on its own, the first of a shape held against the contract on a sample "
@@ -27,7 +29,8 @@ _CHECKED = (
 _MEANING = (
     "tokens/s are those of the linear part alone: no attention, no norms, no sampling. limit: the same matrices read "
     "as a chain of dependent launches (`chain us`), or one after another (`read us`) where launches cannot be chained. "
-    "%stream: GB/s over those of one kernel that reads all weights at once."
+    "quantised: how often a step quantises an activation; matrices that take the same x share one. %stream: GB/s over "
+    "those of one kernel that reads all weights at once."
 )
 
 
@@ -68,19 +71,19 @@ def csv_text(report: ModelReport) -> str:
     output = io.StringIO()
     writer = csv.writer(output, lineterminator="\n")
     writer.writerow(
-        ("model", "format", "storage", "tokens", "products", "weight_bytes", "layers", "distinct_layers", "copies",
-         "us", "us_low", "us_high", "tokens_a_second", "limit_tokens_a_second", "percent_of_limit",
-         "gigabytes_a_second",
+        ("model", "format", "storage", "tokens", "products", "quantisations", "weight_bytes", "layers",
+         "distinct_layers", "copies", "us", "us_low", "us_high", "tokens_a_second", "limit_tokens_a_second",
+         "percent_of_limit", "gigabytes_a_second",
          "read_floor_us", "chain_floor_us", "stream_gigabytes_a_second", "percent_of_stream", "spread_percent",
          "passes", "problem")
     )  # fmt: skip
     for s in report.steps:
         cells = (
-            s.model, s.format, s.storage, s.tokens, s.products, s.weight_bytes, s.layers, s.distinct, s.copies,
-            *((s.us.median, s.us.low, s.us.high) if s.us else ("",) * 3), s.tokens_a_second, s.limit_tokens_a_second,
-            s.percent_of_limit, s.gigabytes_a_second, s.read_floor.us.median if s.read_floor else None,
-            s.chain_floor.us.median if s.chain_floor else None, s.stream, s.percent_of_stream,
-            100 * s.us.spread if s.us else None, s.us.passes if s.us else "", s.problem,
+            s.model, s.format, s.storage, s.tokens, s.products, s.quantisations, s.weight_bytes, s.layers, s.distinct,
+            s.copies, *((s.us.median, s.us.low, s.us.high) if s.us else ("",) * 3), s.tokens_a_second,
+            s.limit_tokens_a_second, s.percent_of_limit, s.gigabytes_a_second,
+            s.read_floor.us.median if s.read_floor else None, s.chain_floor.us.median if s.chain_floor else None,
+            s.stream, s.percent_of_stream, 100 * s.us.spread if s.us else None, s.us.passes if s.us else "", s.problem,
         )  # fmt: skip
         writer.writerow([round(cell, 4) if isinstance(cell, float) else cell for cell in cells])
     return output.getvalue()
@@ -96,6 +99,7 @@ def _cells(s: Step) -> tuple[str, ...]:
         number(s.us.median if s.us else None, 1),
         number(s.chain_floor.us.median if s.chain_floor else None, 1),
         number(s.read_floor.us.median if s.read_floor else None, 1),
+        str(s.quantisations),
         number(s.weight_bytes / 1e9, 3),
         number(s.gigabytes_a_second, 0),
         number(s.percent_of_stream, 1),

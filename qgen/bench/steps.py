@@ -10,6 +10,12 @@ from qgen.bench.cases import Shape, Skipped
 from qgen.errors import QgenError
 from qgen.models import Model, Part
 
+# Roles of the catalog that read one activation of their layer.
+_TOGETHER = (
+    frozenset({"q", "k", "v"}), frozenset({"q", "kv_a"}), frozenset({"gdn_qkv", "gdn_z"}), frozenset({"gate", "up"}),
+    frozenset({"shared_gate", "shared_up"}),
+)  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Product:
@@ -79,6 +85,36 @@ def products(model: Model) -> tuple[list[Product], list[Skipped]]:
             ]
     small = [m for m in model.matrices if m.group == "aux"]
     return found, [Skipped(f"{m.role} {m.N}x{m.K}", "small, and kept in f32 by engines") for m in small]
+
+
+def together(step: Sequence[Product]) -> list[range]:
+    """The numbers of the products that one call makes, call by call: neighbours in a layer that take the same x.
+
+    Those are q, k and v; gate and up; the two of gated delta attention; q and kv_a of latent attention. Every other
+    product is alone.
+    """
+    found: list[range] = []
+    for number, product in enumerate(step):
+        if found and _take_one_x([*(step[i] for i in found[-1]), product]):
+            found[-1] = range(found[-1].start, number + 1)
+        else:
+            found.append(range(number, number + 1))
+    return found
+
+
+def _take_one_x(products: Sequence[Product]) -> bool:
+    roles = {p.role for p in products}
+    places = {(p.layer, p.shape.columns) for p in products}
+    return len(places) == 1 and len(roles) == len(products) and any(roles <= known for known in _TOGETHER)
+
+
+def alike(step: Sequence[Product]) -> dict[Shape, Shape]:
+    """For each shape one that stands for all whose products take one x with its own, directly or by way of others."""
+    found = {product.shape: product.shape for product in step}
+    for group in together(step):
+        joined = [found[step[i].shape] for i in group]
+        found = {shape: joined[0] if own in joined else own for shape, own in found.items()}
+    return found
 
 
 def _spread(parts: Sequence[Part]) -> list[Part]:

@@ -8,6 +8,7 @@ call for a weight with as many tokens.
 from __future__ import annotations
 
 import weakref
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -29,12 +30,14 @@ from qgen.run.device import (
     to_host,
     why_no_device,
 )
+from qgen.run.multiplying import Product, listed, multiply, quantisers
 from qgen.run.repacking import repack
 from qgen.weights import Weight, check_bytes
 
 __all__ = [
-    "Bound", "FloatLadder", "Ladder", "Matvec", "Multirow", "as_cupy", "bind", "current_device", "device_label",
-    "from_host", "mul_mat", "repack", "to_device", "to_host", "why_no_device", "workspace",
+    "Bound", "FloatLadder", "Ladder", "Matvec", "Multirow", "Product", "as_cupy", "bind", "current_device",
+    "device_label", "from_host", "listed", "mul_mat", "mul_mats", "multiply", "quantisers", "repack", "to_device",
+    "to_host", "why_no_device", "workspace",
 ]  # fmt: skip
 
 
@@ -73,31 +76,78 @@ def mul_mat(
     Raises QgenError before anything is launched: no CuPy, no device, an unsupported architecture, operands of a wrong
     kind, device, dtype, shape, stride or alignment, or a request that the dispatch refuses.
     """
-    if not isinstance(weight, Weight):
-        raise refusal(
-            "weight",
-            f"a {type(weight).__module__}.{type(weight).__qualname__}",
-            "a qgen.Weight",
-            'wrap the bytes: qgen.Weight.of("Q4_K", data, rows=N, columns=K), or take one from qgen.load(path)',
-        )
-    if not isinstance(policy, str):
-        raise refusal("policy", repr(policy), '"fastest" or "invariant"', "name one of the two")
-    if activation is not None and not isinstance(activation, str):
-        raise refusal("activation", repr(activation), '"f16", "bf16" or None', "name the class, or leave it out")
+    _check_weight("weight", weight)
+    _check_names(policy, activation)
     x = as_cupy("x", x)
-    device = int(x.device.id)
-    tokens = int(x.shape[0]) if x.ndim == 2 else 1
-    bound = _chosen.get(weight, _NONE).get((device, tokens, policy, activation))
+    bound = _served(weight, x, policy, activation)
     if bound is None:
-        # Before the long work of a first use, not after it.
-        if not weight.on_host:
-            operands.check_device("x", x, _device_of(weight))
-        dtypes = x_dtypes(activation or weight.format.activation or "")
-        tokens = operands.check_matrix("x", x, length=weight.columns, what="K", device=device, dtypes=dtypes)
-        if tokens == 0 or weight.rows == 0:
-            return _nothing(weight, x, out, tokens, device, policy, activation)
-        bound = bind(weight, device, tokens=tokens, policy=policy, activation=activation)
+        return _nothing(weight, x, "out", out, policy, activation)
     return bound(x, out, workspace=workspace)
+
+
+def mul_mats(
+    weights: Sequence[Weight],
+    x: Any,
+    outs: Sequence[Any] | None = None,
+    *,
+    workspace: Any = None,
+    policy: str = "fastest",
+    activation: str | None = None,
+) -> list[Any]:
+    """The products of several weights with one x, as `mul_mat` gives them, bit for bit; x is quantised once for all.
+
+    weights:   all with as many columns, of any formats and storages; one may be there twice
+    x:         as for `mul_mat`
+    outs:      where to put the results: for each weight what `mul_mat` takes as `out`, or None
+    workspace: scratch that does for every weight, the largest of `workspace(weight, tokens=T)`; left out, it comes from
+               CuPy's pool
+    policy, activation: as for `mul_mat`, for every weight
+
+    One quantised x serves neighbours in the list whose kernels read it in the same order, as those of one format,
+    storage and kind do; where that changes, x is quantised again into the same workspace. T = 0 gives empty results and
+    launches nothing, no more does a weight with N = 0.
+
+    Under stream capture what `mul_mat` says holds for every weight. Without a workspace one of the results must be
+    new; those that are share one allocation with the scratch, which therefore lives as long as any of them.
+
+    Raises QgenError before anything is launched, as `mul_mat` does; and for weights with different columns, for another
+    number of outs than of weights, and for results that share memory with each other or another operand.
+    """
+    if isinstance(weights, Weight) or not isinstance(weights, Sequence):
+        found = f"a {type(weights).__module__}.{type(weights).__qualname__}"
+        raise refusal("weights", found, "a list of qgen.Weight", "put them into a list; for one there is qgen.mul_mat")
+    for number, weight in enumerate(weights):
+        _check_weight(f"weights[{number}]", weight)
+        if weight.columns != weights[0].columns:
+            raise refusal(
+                f"weights[{number}]",
+                f"K = {weight.columns} columns",
+                f"K = {weights[0].columns}, as weights[0] has: all take the same x",
+                "multiply weights that take another x in a call of their own",
+            )
+    _check_names(policy, activation)
+    if outs is None:
+        outs = [None] * len(weights)
+    elif not isinstance(outs, Sequence) or len(outs) != len(weights):
+        counted = f"{len(outs)} arrays" if isinstance(outs, Sequence) else f"a {type(outs).__qualname__}"
+        raise refusal(
+            "outs",
+            f"{counted} for {len(weights)} weights",
+            "a list with an array, or None, for each weight",
+            "leave it out, or give one entry a weight",
+        )
+    if not weights:
+        return []
+    x = as_cupy("x", x)
+    bounds = [_served(weight, x, policy, activation) for weight in weights]
+    empty = [
+        _nothing(weight, x, f"outs[{number}]", out, policy, activation)
+        for number, (weight, out, bound) in enumerate(zip(weights, outs, bounds, strict=True))
+        if bound is None
+    ]
+    products = listed(bounds, outs)
+    made = multiply(products, x, workspace=workspace) if products else []
+    return [(empty if bound is None else made).pop(0) for bound in bounds]
 
 
 def workspace(weight: Weight, device: int | None = None, *, tokens: int = 1, activation: str | None = None) -> Any:
@@ -195,12 +245,50 @@ def _routed(
     return routed_batch(format, rows, columns, tokens, arch, policy, storage)
 
 
-def _nothing(weight: Weight, x: Any, out: Any, tokens: int, device: int, policy: str, activation: str | None) -> Any:
-    """The empty result, refused where one token times one row would be."""
+def _check_weight(name: str, weight: object) -> None:
+    if not isinstance(weight, Weight):
+        raise refusal(
+            name,
+            f"a {type(weight).__module__}.{type(weight).__qualname__}",
+            "a qgen.Weight",
+            'wrap the bytes: qgen.Weight.of("Q4_K", data, rows=N, columns=K), or take one from qgen.load(path)',
+        )
+
+
+def _check_names(policy: object, activation: object) -> None:
+    if not isinstance(policy, str):
+        raise refusal("policy", repr(policy), '"fastest" or "invariant"', "name one of the two")
+    if activation is not None and not isinstance(activation, str):
+        raise refusal("activation", repr(activation), '"f16", "bf16" or None', "name the class, or leave it out")
+
+
+def _served(weight: Weight, x: Any, policy: str, activation: str | None) -> Bound | None:
+    """The binding for an x, made where there is none yet; None where there is nothing to multiply."""
+    device = int(x.device.id)
+    bound = _chosen.get(weight, _NONE).get((device, _tokens(x), policy, activation))
+    if bound is not None:
+        return bound
+    # Before the long work of a first use, not after it.
+    if not weight.on_host:
+        operands.check_device("x", x, _device_of(weight))
+    dtypes = x_dtypes(activation or weight.format.activation or "")
+    tokens = operands.check_matrix("x", x, length=weight.columns, what="K", device=device, dtypes=dtypes)
+    if tokens == 0 or weight.rows == 0:
+        return None
+    return bind(weight, device, tokens=tokens, policy=policy, activation=activation)
+
+
+def _tokens(x: Any) -> int:
+    return int(x.shape[0]) if x.ndim == 2 else 1
+
+
+def _nothing(weight: Weight, x: Any, name: str, out: Any, policy: str, activation: str | None) -> Any:
+    """The empty result, refused where one token times one row would be. name: what errors call `out`."""
+    device, tokens = int(x.device.id), _tokens(x)
     _routed(weight, max(1, weight.rows), device, 1, policy, activation)
     if out is not None:
-        out = as_cupy("out", out)
-        operands.check_matrix("out", out, length=weight.rows, what="N", device=device, tokens=tokens)
+        out = as_cupy(name, out)
+        operands.check_matrix(name, out, length=weight.rows, what="N", device=device, tokens=tokens)
         return out
     with device_errors(weight.name), cupy_module().cuda.Device(device):
         return cupy_module().empty((weight.rows,) if x.ndim == 1 else (tokens, weight.rows), dtype=np.float32)

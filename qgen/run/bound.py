@@ -16,10 +16,10 @@ from qgen.dispatch import trace
 from qgen.operands import refusal
 from qgen.run import device as room
 from qgen.run import launching
+from qgen.run.multiplying import Product, multiply
 from qgen.spec import Format
 from qgen.weights import Weight
 
-_ALIGNMENT = 256  # between the parts of one allocation; more than any vector load needs
 _INT32 = 2**31 - 1
 
 # A launch but for its stream: grid, block, arguments, bytes of shared memory.
@@ -71,9 +71,17 @@ class Bound(ABC):
     def _launches(self, tokens: int, x: Any, workspace: Any, out: Any) -> tuple[Launch, Launch]:
         """The quantiser's launch and the matmul's."""
 
+    @property
+    def activation(self) -> tuple[str, int]:
+        """The quantiser and the number of blocks: where both are equal, one quantised x serves two bindings."""
+        return self._quantiser, int(self._blocks)
+
     def __call__(self, x: Any, out: Any = None, *, workspace: Any = None) -> Any:
         """y = weight @ x; see `qgen.mul_mat`, which is this behind a search for the binding."""
-        x = room.as_cupy("x", x)
+        return multiply([Product(self, out, "weight", "out")], x, workspace=workspace)[0]
+
+    def check_x(self, x: Any) -> int:
+        """That an array is an x for this binding. Returns T. Raises QgenError."""
         tokens = operands.check_matrix(
             "x", x, length=self.weight.columns, what="K", device=self.device, dtypes=self.x_dtypes
         )
@@ -84,27 +92,21 @@ class Bound(ABC):
                 f"T = 1 to {self.max_tokens} for {self.instance.name}",
                 "call qgen.mul_mat, which picks the kernel by T",
             )
-        nbytes = self.workspace_for(tokens)
-        given = {"weight": self.weight.data, "x": x}
-        if out is not None:
-            out = given["out"] = room.as_cupy("out", out)
-            operands.check_matrix("out", out, length=self.weight.rows, what="N", device=self.device, tokens=tokens)
-        if workspace is not None:
-            workspace = given["workspace"] = room.as_cupy("workspace", workspace)
-            operands.check_workspace(workspace, nbytes=nbytes, alignment=16, device=self.device)
-        operands.check_apart(given)
-        with room.device_errors(self.weight.name), room.cupy_module().cuda.Device(self.device):
-            if workspace is None or out is None:
-                shape = (self.weight.rows,) if x.ndim == 1 else (tokens, self.weight.rows)
-                out, workspace = self._allocate(out, workspace, shape, nbytes)
-            first, second = self._launches(tokens, x, workspace, out)
+        return tokens
+
+    def issue(self, tokens: int, x: Any, workspace: Any, out: Any, *, quantise: bool) -> None:
+        """The launches, on the current stream of the current device, for operands that `multiply` has checked.
+
+        quantise: False where the workspace already holds this x as the matmul reads it, see `activation`.
+        """
+        first, second = self._launches(tokens, x, workspace, out)
+        if quantise:
             self._issue(self._quantize, self._quantiser, first, dependent=True)
-            ctas, (multiprocessors, resident) = math.prod(second[0]), self._fit
-            if self.tiled:
-                resident = min(resident, -(-ctas // multiprocessors))
-            spread = launching.spreads(ctas, multiprocessors, resident)
-            self._issue(self._matmul, self.instance.name, second, dependent=spread)
-        return out
+        ctas, (multiprocessors, resident) = math.prod(second[0]), self._fit
+        if self.tiled:
+            resident = min(resident, -(-ctas // multiprocessors))
+        spread = launching.spreads(ctas, multiprocessors, resident)
+        self._issue(self._matmul, self.instance.name, second, dependent=spread)
 
     def _issue(self, function: Any, name: str, launch: Launch, *, dependent: bool) -> None:
         grid, block, args, shared = launch
@@ -129,27 +131,6 @@ class Bound(ABC):
         """Launches of the matmul may ask for so much shared memory."""
         with room.cupy_module().cuda.Device(self.device):
             room.allow_shared(self._matmul, shared)
-
-    def _allocate(self, out: Any, workspace: Any, shape: tuple[int, ...], nbytes: int) -> tuple[Any, Any]:
-        cupy = room.cupy_module()
-        if not cupy.cuda.get_current_stream().is_capturing():
-            return (
-                cupy.empty(shape, dtype=np.float32) if out is None else out,
-                cupy.empty(nbytes, dtype=np.uint8) if workspace is None else workspace,
-            )
-        # Under capture the workspace must outlive this call: the graph writes to it at every replay. It therefore
-        # shares one allocation with the result, which the caller keeps.
-        if out is not None:
-            raise refusal(
-                "workspace",
-                "none, with `out` given, on a stream that is being captured",
-                "scratch memory that lives as long as the graph",
-                "pass workspace=qgen.workspace(weight, tokens=T), made before the capture, and keep it",
-            )
-        begin = 0 if workspace is not None else -(-nbytes // _ALIGNMENT) * _ALIGNMENT
-        buffer = cupy.empty(begin + 4 * math.prod(shape), dtype=np.uint8)
-        result = buffer[begin:].view(np.float32).reshape(shape)
-        return result, buffer[:begin] if workspace is None else workspace
 
 
 class Matvec(Bound):

@@ -58,10 +58,11 @@ class ModelMachine(EmulatedMachine):
     def bind(self, weight: Weight, tokens: int) -> Any:
         return run.bind(weight, 0, tokens=tokens)
 
-    def call(self, bound: Any, x: Any, out: Any, workspace: Any) -> None:
-        bound(x, out, workspace=workspace)
+    def call(self, bounds: Sequence[Any], x: Any, outs: Sequence[Any], workspace: Any) -> None:
+        run.multiply(run.listed(bounds, outs), x, workspace=workspace)
         if self.fake.recording is None:
-            self.corrupt(bound.instance.name, out.host)
+            for bound, out in zip(bounds, outs, strict=True):
+                self.corrupt(bound.instance.name, out.host)
 
     def _recorded(self) -> Launches:
         assert self.fake.recording is not None
