@@ -150,6 +150,9 @@ def test_resident_ctas_are_those_that_the_driver_named() -> None:
     for folder in ("h200_t1", "h200_tiled_t1"):
         with (ROOT / "docs" / "benchmarks" / folder / "results.csv").open() as file:
             for row in csv.DictReader(file):
+                if row["kernel"] not in owners:  # of the text that these formats had before
+                    assert row["format"] in ("Q1_0", "Q2_0", "PQ2_0", "PTQ1_0")
+                    continue
                 owner, r = owners[row["kernel"]], report[row["kernel"]]
                 resources = Resources(*(r[name] for name in Resources.__dataclass_fields__))
                 assert isinstance(owner, MatvecPlan | KsplitPlan)

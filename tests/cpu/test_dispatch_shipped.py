@@ -148,14 +148,12 @@ tokens  Q4_K  Q4_0  TQ1_0  PTQ1_0  Q6_K
 33      32    32    24     24      24
 48      32    32    24     24      24
 49      32    32    32     32      32
-2304    32    32    32     32      32
 65528   32    32    32     32      32
 """
 LADDER_ROWS = [line.split() for line in LADDER.strip().splitlines()]
 # The same over tiles.
 TILED_LADDER = """
 tokens  Q4_K  Q4_0  TQ1_0  PTQ1_0  Q6_K  Q8_0  Q5_1
-9       16    16    16     16      16    16    16
 17      24    24    24     24      24    24    24
 24      24    24    24     24      24    24    24
 25      32r1  32    16     32      32    16    32r1
