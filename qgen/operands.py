@@ -147,7 +147,7 @@ def check_workspace(array: DeviceArray, *, nbytes: int, alignment: int, device: 
     """That the scratch array can hold the quantised activation: uint8, dense, aligned. Raises QgenError ("run")."""
     name = "workspace"
     check_device(name, array, device)
-    hint = "get one with qgen.workspace(weight, tokens=T)"
+    hint = "get one with qgen.workspace(weight, tokens=T), of several weights the largest"
     if array.dtype != np.uint8 or len(array.shape) != 1 or (array.size > 1 and array.strides[0] != 1):
         raise refusal(
             name,

@@ -10,7 +10,7 @@
 //             increasing order, in them units of 128 elements, and each term as
 //             fma(factors * dx, float(integer sum), slice), terms +d*sum(q*a);
 //             slices are added by halving: slice s < h takes s + h, h = slices/2 .. 1
-// integers    exact: no sum of a unit exceeds 65024
+// integers    exact: no sum of a unit exceeds 65024; of codes left in place 2064512
 //
 #include "qgen_mma.cuh"
 #include "qgen_single.cuh"

@@ -10,7 +10,7 @@
 //             increasing order, in them units of 64 elements, and each term as
 //             fma(factors * dx, float(integer sum), slice), terms +d*sum(q*a);
 //             slices are added by halving: slice s < h takes s + h, h = slices/2 .. 1
-// integers    exact: no sum of a unit exceeds 32512
+// integers    exact: no sum of a unit exceeds 32512; of codes left in place 1032256
 //
 #include "qgen_mma.cuh"
 #include "qgen_single.cuh"

@@ -149,7 +149,16 @@ def catalog(
             kernels += _matvec(plan, quantisers.get(plan.layout.name), space)
             # A full team is a warp's worth of threads on one row; a quarter of it serves rows of few blocks.
             team = 32 // plan.lanes
-            numbers[plan.format] |= {"lanes": plan.lanes, "full": team, "quarter": team // 4}
+            # Large blocks leave no room for as many rows.
+            rows = [i.rows for i in plan.instances if i.team_blocks == max(i.team_blocks for i in plan.instances)]
+            numbers[plan.format] |= {
+                "lanes": plan.lanes,
+                "full": team,
+                "quarter": team // 4,
+                "rows_quarter": plan.instances[-1].rows,
+                "rows_two": max(r for r in rows if r <= 2),
+                "rows_four": max(rows),
+            }
         elif isinstance(plan, MultirowPlan):
             kernels += _multirow(plan, quantisers.get(plan.layout.name), space)
             numbers[plan.format] |= {"tokens": MAX_TOKENS}

@@ -171,9 +171,15 @@ def _facts(plan: MatvecPlan | KsplitPlan | MultirowPlan) -> list[str]:
         f"            increasing order, in them units of {c.unit} elements, and each term as",
         "            fma(factors * dx, float(integer sum), slice), terms " + ", ".join(c.terms) + ";",
         "            slices are added by halving: slice s < h takes s + h, h = slices/2 .. 1",
-        f"integers    exact: no sum of a unit exceeds {plan.largest_sum}",
+        f"integers    exact: no sum of a unit exceeds {plan.largest_sum}{_in_place(plan)}",
         "",
     ]
+
+
+def _in_place(plan: MatvecPlan | KsplitPlan | MultirowPlan) -> str:
+    if not isinstance(plan, KsplitPlan) or plan.in_place is None:
+        return ""
+    return f"; of codes left in place {127 * 127 * plan.block}"  # both factors are below 128
 
 
 def _matvec(plan: MatvecPlan) -> Kernel:

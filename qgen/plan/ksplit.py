@@ -245,7 +245,10 @@ def plan_ksplit(format: Format, storage: str = "native") -> KsplitPlan:
     )
     doubled = 16 if crowded else 32
     # 24 columns, and over tiles 32, leave registers for two CTAs an SM where little is kept besides their sums.
+    # Doubled codes of several float steps and codebooks without integer scales take more.
+    doubled_codes = not codes.table and codes.mul != 1 and layout.units > 1
     light = layout.units <= 2 and not layout.sums and groups <= 8
+    light = light and not doubled_codes and (packed or not codes.table)
     lightest = light and layout.units == 1 and not packed
     run = max((load.count for load in program.loads), default=1)
 

@@ -204,12 +204,14 @@ def plan_matvec(format: Format) -> MatvecPlan:
     if lanes * layout.sum_slots > 32:
         refuse(format, f"{lanes} x {layout.sum_slots} activation sums a block", "at most 32: a thread each")
     stem = f"mul_mat_{format.name.lower()}_{agreed.activation}_t1"
-    # A whole warp a row for long rows; a quarter warp for rows of few blocks, as many rows each as registers allow.
-    whole = min(32 // lanes, agreed.slices)
-    shapes = [(whole, rows) for rows in (1, 2, 4)] + [(8 // lanes, 4 if lanes == 1 else 2)]
-    legal = (_instance(format, agreed, lanes, stem, rows, team_blocks) for team_blocks, rows in shapes)
-    instances = tuple(i for i in legal if i.shared_bytes <= SHARED_LIMIT)
-    if not instances:
+    # A whole warp a row for long rows; a quarter warp for rows of few blocks, as many rows each as registers allow, and
+    # shared memory where blocks are large.
+    whole, few = min(32 // lanes, agreed.slices), (4, 2, 1) if lanes == 1 else (2, 1)
+    full = [_instance(format, agreed, lanes, stem, rows, whole) for rows in (1, 2, 4)]
+    quarter = [_instance(format, agreed, lanes, stem, rows, 8 // lanes) for rows in few]
+    full, quarter = ([i for i in made if i.shared_bytes <= SHARED_LIMIT] for made in (full, quarter))
+    instances = (*full, *quarter[:1])
+    if not full or not quarter:
         refuse(format, f"staging its {format.bytes}-byte blocks takes more than {SHARED_LIMIT} bytes", "smaller blocks")
     return MatvecPlan(
         family="matvec",

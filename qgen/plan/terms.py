@@ -71,10 +71,14 @@ def _check_codebook(format: Format, codes: Field, name: str) -> None:
 def integer_activation(format: Format) -> tuple[Activation, int]:
     """The int8 activation a format names, and its group. Refuses float activations and none at all."""
     if format.activation is None:
-        refuse(format, "no activation", "an int8 activation (q8_g32, q8_g256)")
+        refuse(format, "no activation", "an int8 activation of specs/activations, q8_g32 for one")
     activation = load_activation(format.activation)
     if activation.group is None or activation.bits != 8:
-        refuse(format, f"activation {activation.name} is not int8", "an int8 activation (q8_g32, q8_g256)")
+        refuse(
+            format,
+            f"activation {activation.name} is not int8",
+            "an int8 activation of specs/activations, q8_g32 for one",
+        )
     return activation, activation.group
 
 

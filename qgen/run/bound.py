@@ -72,9 +72,9 @@ class Bound(ABC):
         """The quantiser's launch and the matmul's."""
 
     @property
-    def activation(self) -> tuple[str, int]:
-        """The quantiser and the number of blocks: where both are equal, one quantised x serves two bindings."""
-        return self._quantiser, int(self._blocks)
+    def activation(self) -> tuple[object, int]:
+        """Whatever the quantiser writes depends on: where it is equal, one quantised x serves two bindings."""
+        return replace(self._layout, name=""), int(self._blocks)
 
     def __call__(self, x: Any, out: Any = None, *, workspace: Any = None) -> Any:
         """y = weight @ x; see `qgen.mul_mat`, which is this behind a search for the binding."""
@@ -118,10 +118,18 @@ class Bound(ABC):
             function(grid, block, args, shared)
         trace.ran(name)
 
-    def _load(self, quantize: plan.Plan, entry: str, matmul: plan.Plan, threads: int, shared: int) -> tuple[int, int]:
+    def _load(
+        self,
+        quantize: plan.QuantizePlan | plan.FragmentQuantizePlan | plan.ArrangePlan,
+        entry: str,
+        matmul: plan.Plan,
+        threads: int,
+        shared: int,
+    ) -> tuple[int, int]:
         """Load both kernels. Returns the multiprocessors, and how many CTAs of the matmul fit on one of them."""
         with room.cupy_module().cuda.Device(self.device):
             self._quantiser = entry
+            self._layout = quantize.layout
             self._quantize = load_kernel(quantize, entry, self.device)
             self._matmul = load_kernel(matmul, self.instance.name, self.device)
             room.allow_shared(self._matmul, shared)

@@ -92,7 +92,8 @@ def _allocate(
             f"none, with {', '.join(f'`{product.out_name}`' for product in products)} given, on a stream that is "
             "being captured",
             "scratch memory that lives as long as the graph",
-            "pass workspace=qgen.workspace(weight, tokens=T), made before the capture, and keep it",
+            "pass workspace=qgen.workspace(weight, tokens=T), the largest of several weights, made before the "
+            "capture, and keep it",
         )
     end = 0 if workspace is not None else _padded(nbytes)
     begins = []

@@ -267,9 +267,8 @@ def test_every_product_of_a_shared_call_is_judged_in_the_graph(fake: FakeCupy) -
 
         def lap(self, graphs: Any) -> list[float]:
             graph = graphs[-1]
-            if len(graphs) == 1 and graph[-1][0].startswith(
-                "mul_mat"
-            ):  # the run that is judged; a layer has 11 launches
+            # The run that is judged; a layer has 11 launches.
+            if len(graphs) == 1 and graph[-1][0].startswith("mul_mat"):
                 graphs = [[launch for i, launch in enumerate(graph) if i not in (self.lost, 11 + self.lost)]]
             return super().lap(graphs)
 

@@ -42,7 +42,7 @@ def test_the_shown_routes_are_read_by_the_code(tmp_path: Path) -> None:
     """With the knobs and numbers of the made-up world in place of the shipped ones."""
     text = blocks("toml")[0]
     for old, new in (
-        ('team_blocks = "full" ', ""), ("rows = 2, ", "rows = 2 "), ('"quarter + 1"', '"lanes + 1"'),
+        ('team_blocks = "full" ', ""), ('rows = "rows_two", ', "rows = 2 "), ('"quarter + 1"', '"lanes + 1"'),
         ("[8192,", "[1024,"),
     ):  # fmt: skip
         text = text.replace(old, new)

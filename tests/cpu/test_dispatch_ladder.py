@@ -31,7 +31,7 @@ PLANS, REFUSED = plan_all(FORMATS)
 LADDERS = {p.format: p for p in PLANS if isinstance(p, KsplitPlan) and not p.tile}
 MULTIROWS = {p.format: p for p in PLANS if isinstance(p, MultirowPlan)}
 QUANTISERS = {p.layout.name: p.name for p in PLANS if isinstance(p, FragmentQuantizePlan)}
-TOKENS = (2, 3, 4, 5, 7, 8, 9, 16, 17, 24, 25, 32, 33, 48, 49, 97, MAX_TOKENS)
+TOKENS = (2, 3, 4, 5, 7, 8, 9, 16, 17, 24, 25, 32, 33, 48, 49, 65, 96, 97, MAX_TOKENS)
 # On sm_90 (rows, columns) of multirow up to so many tokens: blocks of up to 128 weights, and some with many scales.
 SMALL = dict.fromkeys(
     ("IQ4_NL", "MXFP4", "NVFP4", "PQ2_0", "PTQ1_0", "Q1_0", "Q2_0", "Q4_0", "Q5_0"), {2: (4, 2), 3: (4, 4), 4: (4, 4)}
@@ -46,6 +46,7 @@ FEW = (
 # On sm_90 from 17 tokens on, who takes another rung than the narrowest that holds them, at most 32 columns.
 NO_24 = ("IQ4_NL", "MXFP4", "Q4_0", "Q4_1", "Q8_0")
 TWICE_16 = ("PQ2_0", "PTQ1_0", "Q1_0", "Q2_0", "TQ1_0", "TQ2_0")
+FOUR_24 = ("PQ2_0", "PTQ1_0", "Q1_0", "TQ1_0", "TQ2_0")
 NO_TWICE_24 = (*NO_24, "Q2_0", "Q4_K", "Q5_1", "Q5_K")
 
 
@@ -62,6 +63,8 @@ def rung_of(plan: KsplitPlan, arch: str, tokens: int) -> Rung:
     if arch == "sm_90" and 25 <= tokens <= 32 and plan.format in TWICE_16:
         columns = 16
     if arch == "sm_90" and 33 <= tokens <= 48 and plan.format not in NO_TWICE_24:
+        columns = 24
+    if arch == "sm_90" and 65 <= tokens <= 96 and plan.format in FOUR_24:
         columns = 24
     if columns == 24 and arch != "sm_90":
         columns = 16

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +93,7 @@ def test_the_command_of_the_design(capsys: pytest.CaptureFixture[str]) -> None:
     assert "kernel mul_mat_q5_k_q8_g256_t8__ksplit_mma_native_w8\n" in text
     assert "a ladder's rung of 8 columns" in text
     assert "x comes from quantize_activation_q8_g256_q5_k_fragments__warp_block" in text
-    assert "specs/routes/mul_mat.toml: route[24]" in text
+    assert re.search(r"specs/routes/mul_mat.toml: route\[\d+\]", text)
     assert "mul_mat_q5_k_q8_g256_t16__ksplit_mma_native_w8\n      needs T in 9..16, not 2\n" in text
     assert "mul_mat_q5_k_q8_g256_t1__matvec_native_r2_b8\n      needs T = 1, not 2\n" in text
 

@@ -21,12 +21,12 @@ from qgen.weights import Weight
 
 N, K = 5, 512
 RUNGS = {5: 8, 8: 8, 9: 16, 16: 16, 17: 32, 33: 32}
-# Who takes 24 columns instead of 32, by storage and tokens.
-MIDDLE = {
-    ("native", 17): {"Q4_K", "Q3_K", "TQ1_0"},
-    ("native", 33): {"Q3_K", "TQ1_0"},
-    ("tiled", 17): {"Q4_K", "Q3_K", "TQ1_0", "Q8_0", "MXFP4"},
-    ("tiled", 33): {"Q4_K", "Q3_K", "TQ1_0"},
+# Who takes other columns than 32, by storage and tokens.
+OTHER = {
+    ("native", 17): {"Q4_K": 24, "Q3_K": 24, "TQ1_0": 24},
+    ("native", 33): {"Q3_K": 24, "TQ1_0": 24},
+    ("tiled", 17): {"Q4_K": 24, "Q3_K": 24, "TQ1_0": 24, "Q8_0": 24, "MXFP4": 24},
+    ("tiled", 33): {"Q4_K": 24, "Q3_K": 24, "TQ1_0": 24, "Q8_0": 16},
 }
 
 
@@ -57,7 +57,7 @@ def test_every_token_gets_the_bits_it_gets_alone(cupy: FakeCupy, format: str) ->
             y = run.mul_mat(weight, Array(x[:tokens].copy(), 0), policy=policy)
             assert y.shape == (tokens, N) and same_bits(y, wanted[:tokens]), (tokens, policy)
             (quantise, _), (kernel, _) = cupy.launches[-2:]
-            taken = 24 if format in MIDDLE.get(("native", tokens), ()) else columns
+            taken = OTHER.get(("native", tokens), {}).get(format, columns)
             assert quantise == ladder_plans(weight.format, "native")[1].name and f"_t{taken}__ksplit_mma" in kernel
         for tokens in (2, 3, 4):  # by multirow or the first rung, as the format has it
             assert same_bits(run.mul_mat(weight, Array(x[:tokens].copy(), 0), policy=policy), wanted[:tokens])
@@ -78,7 +78,7 @@ def test_a_repacked_weight_gives_the_same_bits(cupy: FakeCupy, format: str) -> N
             assert same_bits(y, wanted[:tokens]), (tokens, policy)
             (quantise, _), (kernel, _) = cupy.launches[-2:]
             assert quantise == ladder_plans(weight.format, "tiled")[1].name
-            taken = 24 if format in MIDDLE.get(("tiled", tokens), ()) else columns
+            taken = OTHER.get(("tiled", tokens), {}).get(format, columns)
             assert f"_t{taken}__ksplit_mma_tiled" in kernel
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,9 @@ from test_run_ladder import matrix
 
 import qgen
 from qgen import run
+from qgen.emit import emit
+from qgen.plan import FragmentQuantizePlan, QuantizePlan, plan_all
+from qgen.spec import load_formats
 from qgen.weights import Weight
 
 K = 512
@@ -77,12 +81,27 @@ def test_a_quantiser_of_another_kind_is_launched_in_between(cupy: FakeCupy, toke
         check(cupy, [k, qgen.repack(k)], given(1), "qmqm")
 
 
-def test_formats_whose_kernels_read_x_alike_share_it(cupy: FakeCupy) -> None:
-    weights = [host_weight("Q4_0"), host_weight("Q4_1"), host_weight("Q8_0")]
-    x = given(1)
-    activations = [run.bind(weight, 0).activation for weight in weights]
-    order = "".join("m" if i and own == activations[i - 1] else "qm" for i, own in enumerate(activations))
-    check(cupy, weights, x, order)
+@pytest.mark.parametrize(("formats", "tokens", "order"), [
+    ("Q4_0 Q4_1 Q5_0 Q8_0", 1, "qmmmqm"), ("Q4_K Q5_K Q4_K", 1, "qmmm"), ("Q2_K Q3_K Q6_K Q4_K", 1, "qmmmqm"),
+    ("Q4_0 Q4_1 Q5_1", 8, "qmqmm"), ("Q4_K Q5_K Q6_K", 9, "qmmqm"), ("IQ4_NL MXFP4", 9, "qmm"),
+])  # fmt: skip
+def test_formats_whose_kernels_read_x_alike_share_it(
+    cupy: FakeCupy, formats: str, tokens: int, order: str
+) -> None:
+    check(cupy, [host_weight(format) for format in formats.split()], given(tokens), order)
+
+
+def test_quantisers_of_layouts_that_differ_by_name_alone_are_the_same_text() -> None:
+    """What lets two formats share: but for its comments and names, one quantiser is the other."""
+    texts: dict[object, set[str]] = {}
+    shared = 0
+    for made in plan_all(load_formats())[0]:
+        if isinstance(made, QuantizePlan | FragmentQuantizePlan):
+            body = "\n".join(line for line in emit(made).text.splitlines() if not line.startswith("//"))
+            key = (type(made), replace(made.layout, name=""))
+            shared += key in texts
+            texts.setdefault(key, set()).add(body.replace(made.name, "").replace(made.layout.name, ""))
+    assert shared >= 8 and all(len(bodies) == 1 for bodies in texts.values())
 
 
 def test_one_weight_and_none(cupy: FakeCupy) -> None:
