@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from qgen.plan.ksplit import KsplitPlan, Pair
+from qgen.plan.in_place import Pair
+from qgen.plan.ksplit import KsplitPlan
 from qgen.plan.quantize import FragmentQuantizePlan
 from qgen.plan.records import FloatScale
 from qgen.plan.scales import ScaleWord

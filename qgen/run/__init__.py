@@ -111,7 +111,8 @@ def mul_mats(
     new; those that are share one allocation with the scratch, which therefore lives as long as any of them.
 
     Raises QgenError before anything is launched, as `mul_mat` does; and for weights with different columns, for another
-    number of outs than of weights, and for results that share memory with each other or another operand.
+    number of outs than of weights, for weights on another device than x, and for results that share memory with each
+    other or another operand. An empty list gives an empty list, whatever else is passed.
     """
     if isinstance(weights, Weight) or not isinstance(weights, Sequence):
         found = f"a {type(weights).__module__}.{type(weights).__qualname__}"
@@ -139,6 +140,14 @@ def mul_mats(
     if not weights:
         return []
     x = as_cupy("x", x)
+    for number, weight in enumerate(weights):
+        if not weight.on_host and _device_of(weight) != int(x.device.id):
+            raise refusal(
+                f"weights[{number}]",
+                f"on CUDA device {_device_of(weight)}",
+                f"on CUDA device {x.device.id}, where x is, as all weights of a call",
+                f"move it: qgen.to_device(weight, {x.device.id}), or x",
+            )
     bounds = [_served(weight, x, policy, activation) for weight in weights]
     empty = [
         _nothing(weight, x, f"outs[{number}]", out, policy, activation)

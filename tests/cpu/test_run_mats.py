@@ -190,6 +190,7 @@ BAD: dict[str, tuple[str, Callable[[], dict[str, Any]], str]] = {
     "too few outs": ("outs", lambda: {"outs": [None]}, "1 arrays for 2 weights"),
     "outs for nothing": ("outs", lambda: {"weights": [], "outs": [None]}, "1 arrays for 0 weights"),
     "outs one array": ("outs", lambda: {"outs": array(2, 5)}, "a Array for 2 weights"),
+    "a weight elsewhere": ("weights[1]", lambda: {"weights": [W, run.to_device(W, 1)]}, "on CUDA device 0, where x is"),
     "an out too narrow": ("outs[1]", lambda: {"outs": [None, array(3, 4)]}, "N = 5"),
     "an out elsewhere": ("outs[0]", lambda: {"outs": [array(3, 5, device=1), None]}, "device 1"),
 }
