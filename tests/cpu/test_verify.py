@@ -186,7 +186,7 @@ def test_a_file_without_quantised_matrices_is_no_pass(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-@pytest.mark.parametrize(("tokens", "columns"), [(5, 8), (25, 32)])
+@pytest.mark.parametrize(("tokens", "columns"), [(5, 8), (49, 32)])
 def test_more_tokens_run_the_ladder(
     small: Path, monkeypatch: pytest.MonkeyPatch, device: str, tokens: int, columns: int
 ) -> None:
