@@ -22,6 +22,9 @@ from qgen.weights import Weight
 
 _INT32 = 2**31 - 1
 
+# What quantisers write, by itself: one object for all that are equal, so that calls compare no long lists.
+_written: dict[object, object] = {}
+
 # A launch but for its stream: grid, block, arguments, bytes of shared memory.
 Launch = tuple[tuple[int, ...], tuple[int, ...], Sequence[Any], int]
 
@@ -29,11 +32,13 @@ Launch = tuple[tuple[int, ...], tuple[int, ...], Sequence[Any], int]
 class Bound(ABC):
     """The two launches of mul_mat for one weight on one device: quantise x, multiply.
 
-    instance: the variant of the matmul plan that runs
+    instance:   the variant of the matmul plan that runs
+    activation: whatever the quantiser writes depends on: where it is equal, one quantised x serves two bindings
     """
 
     _fit: tuple[int, int]  # multiprocessors, and CTAs of the matmul that fit on one
     instance: plan.Instance | plan.MultirowInstance | plan.Rung | plan.FloatRung
+    activation: tuple[object, int]
     max_tokens: int
     tiled = False  # over tiled storage, where no multiprocessor takes more CTAs than its share, see plan.launch_ksplit
     x_dtypes: tuple[str, ...] = ("float32",)
@@ -70,11 +75,6 @@ class Bound(ABC):
     @abstractmethod
     def _launches(self, tokens: int, x: Any, workspace: Any, out: Any) -> tuple[Launch, Launch]:
         """The quantiser's launch and the matmul's."""
-
-    @property
-    def activation(self) -> tuple[object, int]:
-        """Whatever the quantiser writes depends on: where it is equal, one quantised x serves two bindings."""
-        return replace(self._layout, name=""), int(self._blocks)
 
     def __call__(self, x: Any, out: Any = None, *, workspace: Any = None) -> Any:
         """y = weight @ x; see `qgen.mul_mat`, which is this behind a search for the binding."""
@@ -129,7 +129,8 @@ class Bound(ABC):
         """Load both kernels. Returns the multiprocessors, and how many CTAs of the matmul fit on one of them."""
         with room.cupy_module().cuda.Device(self.device):
             self._quantiser = entry
-            self._layout = quantize.layout
+            written = replace(quantize.layout, name="")
+            self.activation = _written.setdefault(written, written), int(self._blocks)
             self._quantize = load_kernel(quantize, entry, self.device)
             self._matmul = load_kernel(matmul, self.instance.name, self.device)
             room.allow_shared(self._matmul, shared)
