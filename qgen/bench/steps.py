@@ -10,11 +10,8 @@ from qgen.bench.cases import Shape, Skipped
 from qgen.errors import QgenError
 from qgen.models import Model, Part
 
-# Roles of the catalog that read one activation of their layer.
-_TOGETHER = (
-    frozenset({"q", "k", "v"}), frozenset({"q", "kv_a"}), frozenset({"gdn_qkv", "gdn_z"}), frozenset({"gate", "up"}),
-    frozenset({"shared_gate", "shared_up"}),
-)  # fmt: skip
+# Roles of dense models in the catalog that read one activation of their layer.
+_TOGETHER = (frozenset({"q", "k", "v"}), frozenset({"gdn_qkv", "gdn_z"}), frozenset({"gate", "up"}))
 
 
 @dataclass(frozen=True)
@@ -90,8 +87,7 @@ def products(model: Model) -> tuple[list[Product], list[Skipped]]:
 def together(step: Sequence[Product]) -> list[range]:
     """The numbers of the products that one call makes, call by call: neighbours in a layer that take the same x.
 
-    Those are q, k and v; gate and up; the two of gated delta attention; q and kv_a of latent attention. Every other
-    product is alone.
+    Those are q, k and v; gate and up; the two of gated delta attention. Every other product is alone.
     """
     found: list[range] = []
     for number, product in enumerate(step):
