@@ -149,8 +149,8 @@ def catalog(
             kernels += _matvec(plan, quantisers.get(plan.layout.name), space)
             # A full team is a warp's worth of threads on one row; a quarter of it serves rows of few blocks.
             team = 32 // plan.lanes
-            # Large blocks leave no room for as many rows.
-            rows = [i.rows for i in plan.instances if i.team_blocks == max(i.team_blocks for i in plan.instances)]
+            # Large blocks leave no room for as many rows. The last instance is that of a quarter team.
+            rows = [i.rows for i in plan.instances[:-1]]
             numbers[plan.format] |= {
                 "lanes": plan.lanes,
                 "full": team,

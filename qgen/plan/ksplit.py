@@ -227,11 +227,10 @@ def plan_ksplit(format: Format, storage: str = "native") -> KsplitPlan:
         groups > 8 and bool(len(terms) > 1 or tile) if packed else layout.units * layout.chunks > 8 or layout.units > 4
     )
     doubled = 16 if crowded else 32
-    # 24 columns, and over tiles 32, leave registers for two CTAs an SM where little is kept besides their sums.
-    # Doubled codes of several float steps and codebooks without integer scales take more.
-    doubled_codes = not codes.table and codes.mul != 1 and layout.units > 1
-    light = layout.units <= 2 and not layout.sums and groups <= 8
-    light = light and not doubled_codes and (packed or not codes.table)
+    # 24 columns, and over tiles 32, leave registers for two CTAs an SM where little is kept besides their sums: not
+    # where codebooks come without integer scales, or codes of several float steps are multiplied.
+    simple = packed if codes.table else codes.mul == 1 or layout.units == 1
+    light = simple and layout.units <= 2 and not layout.sums and groups <= 8
     lightest = light and layout.units == 1 and not packed
     run = max((load.count for load in program.loads), default=1)
 
