@@ -42,7 +42,7 @@ static const qgen_kernel kernels[] = {
     {"mul_mat_iq4_nl_q8_g32_t4__multirow_native_r2", "mul_mat_iq4_nl_q8_g32__multirow_native", "q8_g32_u32_s32", 128, 18960, 8, 2, 4, 0, 6}, /* 6 */
     {"mul_mat_iq4_nl_q8_g32_t4__multirow_native_r4", "mul_mat_iq4_nl_q8_g32__multirow_native", "q8_g32_u32_s32", 128, 18960, 16, 2, 4, 0, 7}, /* 7 */
     {"mul_mat_iq4_nl_q8_g32_t8__multirow_native_r2", "mul_mat_iq4_nl_q8_g32__multirow_native", "q8_g32_u32_s32", 128, 18960, 8, 2, 8, 0, 8}, /* 8 */
-    {"quantize_activation_q8_g32_iq4_nl_fragments__warp_block", "quantize_activation_q8_g32_iq4_nl_fragments__warp_block", "", 128, 576, 1, 4, 0, -1, 9}, /* 9 */
+    {"quantize_activation_q8_g32_iq4_nl_fragments__warp_block", "quantize_activation_q8_g32_iq4_nl_fragments__warp_block", "", 128, 0, 1, 4, 0, -1, 9}, /* 9 */
     {"mul_mat_iq4_nl_q8_g32_t8__ksplit_mma_native_w8", "mul_mat_iq4_nl_q8_g32__ksplit_mma_native", "q8_g32_u32_s32", 256, 47184, 16, 2, 8, 9, 10}, /* 10 */
     {"mul_mat_iq4_nl_q8_g32_t16__ksplit_mma_native_w8", "mul_mat_iq4_nl_q8_g32__ksplit_mma_native", "q8_g32_u32_s32", 256, 52304, 16, 2, 16, 9, 11}, /* 11 */
     {"mul_mat_iq4_nl_q8_g32_t32__ksplit_mma_native_w8", "mul_mat_iq4_nl_q8_g32__ksplit_mma_native", "q8_g32_u32_s32", 256, 99904, 32, 2, 32, 9, 12}, /* 12 */
@@ -68,7 +68,7 @@ static const qgen_kernel kernels[] = {
     {"mul_mat_iq4_xs_q8_g256_t2__multirow_native_r2", "mul_mat_iq4_xs_q8_g256__multirow_native", "q8_g256_u256_s16", 128, 17680, 8, 8, 2, 29, 32}, /* 32 */
     {"mul_mat_iq4_xs_q8_g256_t4__multirow_native_r2", "mul_mat_iq4_xs_q8_g256__multirow_native", "q8_g256_u256_s16", 128, 17680, 8, 8, 4, 29, 33}, /* 33 */
     {"mul_mat_iq4_xs_q8_g256_t8__multirow_native_r2", "mul_mat_iq4_xs_q8_g256__multirow_native", "q8_g256_u256_s16", 128, 17680, 8, 8, 8, 29, 34}, /* 34 */
-    {"quantize_activation_q8_g256_iq4_xs_fragments__warp_block", "quantize_activation_q8_g256_iq4_xs_fragments__warp_block", "", 128, 1088, 1, 4, 0, -1, 35}, /* 35 */
+    {"quantize_activation_q8_g256_iq4_xs_fragments__warp_block", "quantize_activation_q8_g256_iq4_xs_fragments__warp_block", "", 128, 0, 1, 4, 0, -1, 35}, /* 35 */
     {"mul_mat_iq4_xs_q8_g256_t8__ksplit_mma_native_w8", "mul_mat_iq4_xs_q8_g256__ksplit_mma_native", "q8_g256_u256_s16", 256, 79952, 16, 8, 8, 35, 36}, /* 36 */
     {"mul_mat_iq4_xs_q8_g256_t16__ksplit_mma_native_w8", "mul_mat_iq4_xs_q8_g256__ksplit_mma_native", "q8_g256_u256_s16", 256, 85072, 16, 8, 16, 35, 37}, /* 37 */
     {"mul_mat_iq4_xs_q8_g256_t24__ksplit_mma_native_w8", "mul_mat_iq4_xs_q8_g256__ksplit_mma_native", "q8_g256_u256_s16", 256, 71488, 16, 8, 24, 35, 38}, /* 38 */
@@ -97,7 +97,7 @@ static const qgen_kernel kernels[] = {
     {"mul_mat_mxfp4_q8_g32_t4__multirow_native_r2", "mul_mat_mxfp4_q8_g32__multirow_native", "q8_g32_u32_s32", 128, 17936, 8, 1, 4, 55, 61}, /* 61 */
     {"mul_mat_mxfp4_q8_g32_t4__multirow_native_r4", "mul_mat_mxfp4_q8_g32__multirow_native", "q8_g32_u32_s32", 128, 17936, 16, 1, 4, 55, 62}, /* 62 */
     {"mul_mat_mxfp4_q8_g32_t8__multirow_native_r2", "mul_mat_mxfp4_q8_g32__multirow_native", "q8_g32_u32_s32", 128, 17936, 8, 1, 8, 55, 63}, /* 63 */
-    {"quantize_activation_q8_g32_mxfp4_fragments__warp_block", "quantize_activation_q8_g32_mxfp4_fragments__warp_block", "", 128, 576, 1, 4, 0, -1, 64}, /* 64 */
+    {"quantize_activation_q8_g32_mxfp4_fragments__warp_block", "quantize_activation_q8_g32_mxfp4_fragments__warp_block", "", 128, 0, 1, 4, 0, -1, 64}, /* 64 */
     {"mul_mat_mxfp4_q8_g32_t8__ksplit_mma_native_w8", "mul_mat_mxfp4_q8_g32__ksplit_mma_native", "q8_g32_u32_s32", 256, 47184, 16, 1, 8, 64, 65}, /* 65 */
     {"mul_mat_mxfp4_q8_g32_t16__ksplit_mma_native_w8", "mul_mat_mxfp4_q8_g32__ksplit_mma_native", "q8_g32_u32_s32", 256, 52304, 16, 1, 16, 64, 66}, /* 66 */
     {"mul_mat_mxfp4_q8_g32_t32__ksplit_mma_native_w8", "mul_mat_mxfp4_q8_g32__ksplit_mma_native", "q8_g32_u32_s32", 256, 99904, 32, 1, 32, 64, 67}, /* 67 */
@@ -126,7 +126,7 @@ static const qgen_kernel kernels[] = {
     {"mul_mat_nvfp4_q8_g32_t4__multirow_native_r2", "mul_mat_nvfp4_q8_g32__multirow_native", "q8_g32_u16_s32", 128, 18704, 8, 4, 4, 84, 90}, /* 90 */
     {"mul_mat_nvfp4_q8_g32_t4__multirow_native_r4", "mul_mat_nvfp4_q8_g32__multirow_native", "q8_g32_u16_s32", 128, 37392, 16, 4, 4, 84, 91}, /* 91 */
     {"mul_mat_nvfp4_q8_g32_t8__multirow_native_r2", "mul_mat_nvfp4_q8_g32__multirow_native", "q8_g32_u16_s32", 128, 18704, 8, 4, 8, 84, 92}, /* 92 */
-    {"quantize_activation_q8_g32_nvfp4_fragments__warp_block", "quantize_activation_q8_g32_nvfp4_fragments__warp_block", "", 128, 576, 1, 4, 0, -1, 93}, /* 93 */
+    {"quantize_activation_q8_g32_nvfp4_fragments__warp_block", "quantize_activation_q8_g32_nvfp4_fragments__warp_block", "", 128, 0, 1, 4, 0, -1, 93}, /* 93 */
     {"mul_mat_nvfp4_q8_g32_t8__ksplit_mma_native_w8", "mul_mat_nvfp4_q8_g32__ksplit_mma_native", "q8_g32_u16_s32", 256, 79952, 16, 4, 8, 93, 94}, /* 94 */
     {"mul_mat_nvfp4_q8_g32_t16__ksplit_mma_native_w8", "mul_mat_nvfp4_q8_g32__ksplit_mma_native", "q8_g32_u16_s32", 256, 85072, 16, 4, 16, 93, 95}, /* 95 */
     {"mul_mat_nvfp4_q8_g32_t24__ksplit_mma_native_w8", "mul_mat_nvfp4_q8_g32__ksplit_mma_native", "q8_g32_u16_s32", 256, 71488, 16, 4, 24, 93, 96}, /* 96 */
@@ -155,7 +155,7 @@ static const qgen_kernel kernels[] = {
     {"mul_mat_pq2_0_q8_g128_t4__multirow_native_r2", "mul_mat_pq2_0_q8_g128__multirow_native", "q8_g128_u128_s32", 128, 17680, 8, 2, 4, 113, 119}, /* 119 */
     {"mul_mat_pq2_0_q8_g128_t4__multirow_native_r4", "mul_mat_pq2_0_q8_g128__multirow_native", "q8_g128_u128_s32", 128, 35344, 16, 2, 4, 113, 120}, /* 120 */
     {"mul_mat_pq2_0_q8_g128_t8__multirow_native_r2", "mul_mat_pq2_0_q8_g128__multirow_native", "q8_g128_u128_s32", 128, 17680, 8, 2, 8, 113, 121}, /* 121 */
-    {"quantize_activation_q8_g128_pq2_0_fragments__warp_block", "quantize_activation_q8_g128_pq2_0_fragments__warp_block", "", 128, 576, 1, 4, 0, -1, 122}, /* 122 */
+    {"quantize_activation_q8_g128_pq2_0_fragments__warp_block", "quantize_activation_q8_g128_pq2_0_fragments__warp_block", "", 128, 0, 1, 4, 0, -1, 122}, /* 122 */
     {"mul_mat_pq2_0_q8_g128_t8__ksplit_mma_native_w8", "mul_mat_pq2_0_q8_g128__ksplit_mma_native", "q8_g128_u128_s32", 256, 80976, 16, 2, 8, 122, 123}, /* 123 */
     {"mul_mat_pq2_0_q8_g128_t16__ksplit_mma_native_w8", "mul_mat_pq2_0_q8_g128__ksplit_mma_native", "q8_g128_u128_s32", 256, 86096, 16, 2, 16, 122, 124}, /* 124 */
     {"mul_mat_pq2_0_q8_g128_t24__ksplit_mma_native_w8", "mul_mat_pq2_0_q8_g128__ksplit_mma_native", "q8_g128_u128_s32", 256, 91216, 16, 2, 24, 122, 125}, /* 125 */
@@ -184,7 +184,7 @@ static const qgen_kernel kernels[] = {
     {"mul_mat_ptq1_0_q8_g128_t4__multirow_native_r2", "mul_mat_ptq1_0_q8_g128__multirow_native", "q8_g128_u128_s32", 128, 21904, 8, 4, 4, 142, 148}, /* 148 */
     {"mul_mat_ptq1_0_q8_g128_t4__multirow_native_r4", "mul_mat_ptq1_0_q8_g128__multirow_native", "q8_g128_u128_s32", 128, 29200, 16, 4, 4, 142, 149}, /* 149 */
     {"mul_mat_ptq1_0_q8_g128_t8__multirow_native_r2", "mul_mat_ptq1_0_q8_g128__multirow_native", "q8_g128_u128_s32", 128, 21904, 8, 4, 8, 142, 150}, /* 150 */
-    {"quantize_activation_q8_g128_ptq1_0_fragments__warp_block", "quantize_activation_q8_g128_ptq1_0_fragments__warp_block", "", 128, 576, 1, 4, 0, -1, 151}, /* 151 */
+    {"quantize_activation_q8_g128_ptq1_0_fragments__warp_block", "quantize_activation_q8_g128_ptq1_0_fragments__warp_block", "", 128, 0, 1, 4, 0, -1, 151}, /* 151 */
     {"mul_mat_ptq1_0_q8_g128_t8__ksplit_mma_native_w8", "mul_mat_ptq1_0_q8_g128__ksplit_mma_native", "q8_g128_u128_s32", 256, 48960, 16, 4, 8, 151, 152}, /* 152 */
     {"mul_mat_ptq1_0_q8_g128_t16__ksplit_mma_native_w8", "mul_mat_ptq1_0_q8_g128__ksplit_mma_native", "q8_g128_u128_s32", 256, 54080, 16, 4, 16, 151, 153}, /* 153 */
     {"mul_mat_ptq1_0_q8_g128_t24__ksplit_mma_native_w8", "mul_mat_ptq1_0_q8_g128__ksplit_mma_native", "q8_g128_u128_s32", 256, 59200, 16, 4, 24, 151, 154}, /* 154 */
@@ -213,7 +213,7 @@ static const qgen_kernel kernels[] = {
     {"mul_mat_q1_0_q8_g128_t4__multirow_native_r2", "mul_mat_q1_0_q8_g128__multirow_native", "q8_g128_u128_s32", 128, 18960, 8, 2, 4, 171, 177}, /* 177 */
     {"mul_mat_q1_0_q8_g128_t4__multirow_native_r4", "mul_mat_q1_0_q8_g128__multirow_native", "q8_g128_u128_s32", 128, 18960, 16, 2, 4, 171, 178}, /* 178 */
     {"mul_mat_q1_0_q8_g128_t8__multirow_native_r2", "mul_mat_q1_0_q8_g128__multirow_native", "q8_g128_u128_s32", 128, 18960, 8, 2, 8, 171, 179}, /* 179 */
-    {"quantize_activation_q8_g128_q1_0_fragments__warp_block", "quantize_activation_q8_g128_q1_0_fragments__warp_block", "", 128, 576, 1, 4, 0, -1, 180}, /* 180 */
+    {"quantize_activation_q8_g128_q1_0_fragments__warp_block", "quantize_activation_q8_g128_q1_0_fragments__warp_block", "", 128, 0, 1, 4, 0, -1, 180}, /* 180 */
     {"mul_mat_q1_0_q8_g128_t8__ksplit_mma_native_w8", "mul_mat_q1_0_q8_g128__ksplit_mma_native", "q8_g128_u128_s32", 256, 36672, 16, 2, 8, 180, 181}, /* 181 */
     {"mul_mat_q1_0_q8_g128_t16__ksplit_mma_native_w8", "mul_mat_q1_0_q8_g128__ksplit_mma_native", "q8_g128_u128_s32", 256, 41792, 16, 2, 16, 180, 182}, /* 182 */
     {"mul_mat_q1_0_q8_g128_t24__ksplit_mma_native_w8", "mul_mat_q1_0_q8_g128__ksplit_mma_native", "q8_g128_u128_s32", 256, 46912, 16, 2, 24, 180, 183}, /* 183 */
@@ -242,7 +242,7 @@ static const qgen_kernel kernels[] = {
     {"mul_mat_q2_0_q8_g64_t4__multirow_native_r2", "mul_mat_q2_0_q8_g64__multirow_native", "q8_g64_u64_s32", 128, 18960, 8, 2, 4, 200, 206}, /* 206 */
     {"mul_mat_q2_0_q8_g64_t4__multirow_native_r4", "mul_mat_q2_0_q8_g64__multirow_native", "q8_g64_u64_s32", 128, 18960, 16, 2, 4, 200, 207}, /* 207 */
     {"mul_mat_q2_0_q8_g64_t8__multirow_native_r2", "mul_mat_q2_0_q8_g64__multirow_native", "q8_g64_u64_s32", 128, 18960, 8, 2, 8, 200, 208}, /* 208 */
-    {"quantize_activation_q8_g64_q2_0_fragments__warp_block", "quantize_activation_q8_g64_q2_0_fragments__warp_block", "", 128, 576, 1, 4, 0, -1, 209}, /* 209 */
+    {"quantize_activation_q8_g64_q2_0_fragments__warp_block", "quantize_activation_q8_g64_q2_0_fragments__warp_block", "", 128, 0, 1, 4, 0, -1, 209}, /* 209 */
     {"mul_mat_q2_0_q8_g64_t8__ksplit_mma_native_w8", "mul_mat_q2_0_q8_g64__ksplit_mma_native", "q8_g64_u64_s32", 256, 47184, 16, 2, 8, 209, 210}, /* 210 */
     {"mul_mat_q2_0_q8_g64_t16__ksplit_mma_native_w8", "mul_mat_q2_0_q8_g64__ksplit_mma_native", "q8_g64_u64_s32", 256, 52304, 16, 2, 16, 209, 211}, /* 211 */
     {"mul_mat_q2_0_q8_g64_t24__ksplit_mma_native_w8", "mul_mat_q2_0_q8_g64__ksplit_mma_native", "q8_g64_u64_s32", 256, 46912, 16, 2, 24, 209, 212}, /* 212 */
@@ -268,7 +268,7 @@ static const qgen_kernel kernels[] = {
     {"mul_mat_q2_k_q8_g256_t2__multirow_native_r2", "mul_mat_q2_k_q8_g256__multirow_native", "q8_g256_u256_s16", 128, 16528, 8, 4, 2, 229, 232}, /* 232 */
     {"mul_mat_q2_k_q8_g256_t4__multirow_native_r2", "mul_mat_q2_k_q8_g256__multirow_native", "q8_g256_u256_s16", 128, 16528, 8, 4, 4, 229, 233}, /* 233 */
     {"mul_mat_q2_k_q8_g256_t8__multirow_native_r2", "mul_mat_q2_k_q8_g256__multirow_native", "q8_g256_u256_s16", 128, 16528, 8, 4, 8, 229, 234}, /* 234 */
-    {"quantize_activation_q8_g256_q2_k_fragments__warp_block", "quantize_activation_q8_g256_q2_k_fragments__warp_block", "", 128, 1088, 1, 4, 0, -1, 235}, /* 235 */
+    {"quantize_activation_q8_g256_q2_k_fragments__warp_block", "quantize_activation_q8_g256_q2_k_fragments__warp_block", "", 128, 0, 1, 4, 0, -1, 235}, /* 235 */
     {"mul_mat_q2_k_q8_g256_t8__ksplit_mma_native_w8", "mul_mat_q2_k_q8_g256__ksplit_mma_native", "q8_g256_u256_s16", 256, 96336, 16, 4, 8, 235, 236}, /* 236 */
     {"mul_mat_q2_k_q8_g256_t16__ksplit_mma_native_w8", "mul_mat_q2_k_q8_g256__ksplit_mma_native", "q8_g256_u256_s16", 256, 155200, 32, 4, 16, 235, 237}, /* 237 */
     {"mul_mat_q2_k_q8_g256_t24__ksplit_mma_native_w8", "mul_mat_q2_k_q8_g256__ksplit_mma_native", "q8_g256_u256_s16", 256, 83776, 16, 4, 24, 235, 238}, /* 238 */
@@ -295,7 +295,7 @@ static const qgen_kernel kernels[] = {
     {"mul_mat_q3_k_q8_g256_t2__multirow_native_r2", "mul_mat_q3_k_q8_g256__multirow_native", "q8_g256_u256_s16", 128, 21520, 8, 2, 2, 256, 259}, /* 259 */
     {"mul_mat_q3_k_q8_g256_t4__multirow_native_r2", "mul_mat_q3_k_q8_g256__multirow_native", "q8_g256_u256_s16", 128, 21520, 8, 2, 4, 256, 260}, /* 260 */
     {"mul_mat_q3_k_q8_g256_t8__multirow_native_r2", "mul_mat_q3_k_q8_g256__multirow_native", "q8_g256_u256_s16", 128, 21520, 8, 2, 8, 256, 261}, /* 261 */
-    {"quantize_activation_q8_g256_q3_k_fragments__warp_block", "quantize_activation_q8_g256_q3_k_fragments__warp_block", "", 128, 1088, 1, 4, 0, -1, 262}, /* 262 */
+    {"quantize_activation_q8_g256_q3_k_fragments__warp_block", "quantize_activation_q8_g256_q3_k_fragments__warp_block", "", 128, 0, 1, 4, 0, -1, 262}, /* 262 */
     {"mul_mat_q3_k_q8_g256_t8__ksplit_mma_native_w8", "mul_mat_q3_k_q8_g256__ksplit_mma_native", "q8_g256_u256_s16", 256, 91968, 16, 2, 8, 262, 263}, /* 263 */
     {"mul_mat_q3_k_q8_g256_t16__ksplit_mma_native_w8", "mul_mat_q3_k_q8_g256__ksplit_mma_native", "q8_g256_u256_s16", 256, 192064, 32, 2, 16, 262, 264}, /* 264 */
     {"mul_mat_q3_k_q8_g256_t24__ksplit_mma_native_w8", "mul_mat_q3_k_q8_g256__ksplit_mma_native", "q8_g256_u256_s16", 256, 102208, 16, 2, 24, 262, 265}, /* 265 */
@@ -337,7 +337,7 @@ static const qgen_kernel kernels[] = {
     {"mul_mat_q4_0_q8_g32_t4__multirow_native_r2", "mul_mat_q4_0_q8_g32__multirow_native", "q8_g32_u32_s32", 128, 18960, 8, 2, 4, 295, 301}, /* 301 */
     {"mul_mat_q4_0_q8_g32_t4__multirow_native_r4", "mul_mat_q4_0_q8_g32__multirow_native", "q8_g32_u32_s32", 128, 18960, 16, 2, 4, 295, 302}, /* 302 */
     {"mul_mat_q4_0_q8_g32_t8__multirow_native_r2", "mul_mat_q4_0_q8_g32__multirow_native", "q8_g32_u32_s32", 128, 18960, 8, 2, 8, 295, 303}, /* 303 */
-    {"quantize_activation_q8_g32_q4_0_fragments__warp_block", "quantize_activation_q8_g32_q4_0_fragments__warp_block", "", 128, 576, 1, 4, 0, -1, 304}, /* 304 */
+    {"quantize_activation_q8_g32_q4_0_fragments__warp_block", "quantize_activation_q8_g32_q4_0_fragments__warp_block", "", 128, 0, 1, 4, 0, -1, 304}, /* 304 */
     {"mul_mat_q4_0_q8_g32_t8__ksplit_mma_native_w8", "mul_mat_q4_0_q8_g32__ksplit_mma_native", "q8_g32_u32_s32", 256, 47184, 16, 2, 8, 304, 305}, /* 305 */
     {"mul_mat_q4_0_q8_g32_t16__ksplit_mma_native_w8", "mul_mat_q4_0_q8_g32__ksplit_mma_native", "q8_g32_u32_s32", 256, 52304, 16, 2, 16, 304, 306}, /* 306 */
     {"mul_mat_q4_0_q8_g32_t32__ksplit_mma_native_w8", "mul_mat_q4_0_q8_g32__ksplit_mma_native", "q8_g32_u32_s32", 256, 99904, 32, 2, 32, 304, 307}, /* 307 */
@@ -365,7 +365,7 @@ static const qgen_kernel kernels[] = {
     {"mul_mat_q4_1_q8_g32_t4__multirow_native_r2", "mul_mat_q4_1_q8_g32__multirow_native", "q8_g32_u32_s32", 128, 21008, 8, 4, 4, 324, 329}, /* 329 */
     {"mul_mat_q4_1_q8_g32_t4__multirow_native_r4", "mul_mat_q4_1_q8_g32__multirow_native", "q8_g32_u32_s32", 128, 21008, 16, 4, 4, 324, 330}, /* 330 */
     {"mul_mat_q4_1_q8_g32_t8__multirow_native_r2", "mul_mat_q4_1_q8_g32__multirow_native", "q8_g32_u32_s32", 128, 21008, 8, 4, 8, 324, 331}, /* 331 */
-    {"quantize_activation_q8_g32_q4_1_fragments__warp_block", "quantize_activation_q8_g32_q4_1_fragments__warp_block", "", 128, 576, 1, 4, 0, -1, 332}, /* 332 */
+    {"quantize_activation_q8_g32_q4_1_fragments__warp_block", "quantize_activation_q8_g32_q4_1_fragments__warp_block", "", 128, 0, 1, 4, 0, -1, 332}, /* 332 */
     {"mul_mat_q4_1_q8_g32_t8__ksplit_mma_native_w8", "mul_mat_q4_1_q8_g32__ksplit_mma_native", "q8_g32_u32_s32", 256, 47184, 16, 4, 8, 332, 333}, /* 333 */
     {"mul_mat_q4_1_q8_g32_t16__ksplit_mma_native_w8", "mul_mat_q4_1_q8_g32__ksplit_mma_native", "q8_g32_u32_s32", 256, 52304, 16, 4, 16, 332, 334}, /* 334 */
     {"mul_mat_q4_1_q8_g32_t32__ksplit_mma_native_w8", "mul_mat_q4_1_q8_g32__ksplit_mma_native", "q8_g32_u32_s32", 256, 99904, 32, 4, 32, 332, 335}, /* 335 */
@@ -391,7 +391,7 @@ static const qgen_kernel kernels[] = {
     {"mul_mat_q4_k_q8_g256_t2__multirow_native_r2", "mul_mat_q4_k_q8_g256__multirow_native", "q8_g256_u256_s16", 128, 18448, 8, 16, 2, 352, 355}, /* 355 */
     {"mul_mat_q4_k_q8_g256_t4__multirow_native_r2", "mul_mat_q4_k_q8_g256__multirow_native", "q8_g256_u256_s16", 128, 18448, 8, 16, 4, 352, 356}, /* 356 */
     {"mul_mat_q4_k_q8_g256_t8__multirow_native_r2", "mul_mat_q4_k_q8_g256__multirow_native", "q8_g256_u256_s16", 128, 18448, 8, 16, 8, 352, 357}, /* 357 */
-    {"quantize_activation_q8_g256_q4_k_fragments__warp_block", "quantize_activation_q8_g256_q4_k_fragments__warp_block", "", 128, 1088, 1, 4, 0, -1, 358}, /* 358 */
+    {"quantize_activation_q8_g256_q4_k_fragments__warp_block", "quantize_activation_q8_g256_q4_k_fragments__warp_block", "", 128, 0, 1, 4, 0, -1, 358}, /* 358 */
     {"mul_mat_q4_k_q8_g256_t8__ksplit_mma_native_w8", "mul_mat_q4_k_q8_g256__ksplit_mma_native", "q8_g256_u256_s16", 256, 80976, 16, 16, 8, 358, 359}, /* 359 */
     {"mul_mat_q4_k_q8_g256_t16__ksplit_mma_native_w8", "mul_mat_q4_k_q8_g256__ksplit_mma_native", "q8_g256_u256_s16", 256, 86096, 16, 16, 16, 358, 360}, /* 360 */
     {"mul_mat_q4_k_q8_g256_t24__ksplit_mma_native_w8", "mul_mat_q4_k_q8_g256__ksplit_mma_native", "q8_g256_u256_s16", 256, 72256, 16, 16, 24, 358, 361}, /* 361 */
@@ -433,7 +433,7 @@ static const qgen_kernel kernels[] = {
     {"mul_mat_q5_0_q8_g32_t4__multirow_native_r2", "mul_mat_q5_0_q8_g32__multirow_native", "q8_g32_u32_s32", 128, 17296, 8, 2, 4, 391, 397}, /* 397 */
     {"mul_mat_q5_0_q8_g32_t4__multirow_native_r4", "mul_mat_q5_0_q8_g32__multirow_native", "q8_g32_u32_s32", 128, 23056, 16, 2, 4, 391, 398}, /* 398 */
     {"mul_mat_q5_0_q8_g32_t8__multirow_native_r2", "mul_mat_q5_0_q8_g32__multirow_native", "q8_g32_u32_s32", 128, 17296, 8, 2, 8, 391, 399}, /* 399 */
-    {"quantize_activation_q8_g32_q5_0_fragments__warp_block", "quantize_activation_q8_g32_q5_0_fragments__warp_block", "", 128, 576, 1, 4, 0, -1, 400}, /* 400 */
+    {"quantize_activation_q8_g32_q5_0_fragments__warp_block", "quantize_activation_q8_g32_q5_0_fragments__warp_block", "", 128, 0, 1, 4, 0, -1, 400}, /* 400 */
     {"mul_mat_q5_0_q8_g32_t8__ksplit_mma_native_w8", "mul_mat_q5_0_q8_g32__ksplit_mma_native", "q8_g32_u32_s32", 256, 55376, 16, 2, 8, 400, 401}, /* 401 */
     {"mul_mat_q5_0_q8_g32_t16__ksplit_mma_native_w8", "mul_mat_q5_0_q8_g32__ksplit_mma_native", "q8_g32_u32_s32", 256, 60496, 16, 2, 16, 400, 402}, /* 402 */
     {"mul_mat_q5_0_q8_g32_t24__ksplit_mma_native_w8", "mul_mat_q5_0_q8_g32__ksplit_mma_native", "q8_g32_u32_s32", 256, 53056, 16, 2, 24, 400, 403}, /* 403 */
@@ -462,7 +462,7 @@ static const qgen_kernel kernels[] = {
     {"mul_mat_q5_1_q8_g32_t4__multirow_native_r2", "mul_mat_q5_1_q8_g32__multirow_native", "q8_g32_u32_s32", 128, 18832, 8, 8, 4, 421, 426}, /* 426 */
     {"mul_mat_q5_1_q8_g32_t4__multirow_native_r4", "mul_mat_q5_1_q8_g32__multirow_native", "q8_g32_u32_s32", 128, 25104, 16, 8, 4, 421, 427}, /* 427 */
     {"mul_mat_q5_1_q8_g32_t8__multirow_native_r2", "mul_mat_q5_1_q8_g32__multirow_native", "q8_g32_u32_s32", 128, 18832, 8, 8, 8, 421, 428}, /* 428 */
-    {"quantize_activation_q8_g32_q5_1_fragments__warp_block", "quantize_activation_q8_g32_q5_1_fragments__warp_block", "", 128, 576, 1, 4, 0, -1, 429}, /* 429 */
+    {"quantize_activation_q8_g32_q5_1_fragments__warp_block", "quantize_activation_q8_g32_q5_1_fragments__warp_block", "", 128, 0, 1, 4, 0, -1, 429}, /* 429 */
     {"mul_mat_q5_1_q8_g32_t8__ksplit_mma_native_w8", "mul_mat_q5_1_q8_g32__ksplit_mma_native", "q8_g32_u32_s32", 256, 55376, 16, 8, 8, 429, 430}, /* 430 */
     {"mul_mat_q5_1_q8_g32_t16__ksplit_mma_native_w8", "mul_mat_q5_1_q8_g32__ksplit_mma_native", "q8_g32_u32_s32", 256, 60496, 16, 8, 16, 429, 431}, /* 431 */
     {"mul_mat_q5_1_q8_g32_t24__ksplit_mma_native_w8", "mul_mat_q5_1_q8_g32__ksplit_mma_native", "q8_g32_u32_s32", 256, 53056, 16, 8, 24, 429, 432}, /* 432 */
@@ -488,7 +488,7 @@ static const qgen_kernel kernels[] = {
     {"mul_mat_q5_k_q8_g256_t2__multirow_native_r2", "mul_mat_q5_k_q8_g256__multirow_native", "q8_g256_u256_s16", 128, 22544, 8, 16, 2, 449, 452}, /* 452 */
     {"mul_mat_q5_k_q8_g256_t4__multirow_native_r2", "mul_mat_q5_k_q8_g256__multirow_native", "q8_g256_u256_s16", 128, 22544, 8, 16, 4, 449, 453}, /* 453 */
     {"mul_mat_q5_k_q8_g256_t8__multirow_native_r2", "mul_mat_q5_k_q8_g256__multirow_native", "q8_g256_u256_s16", 128, 22544, 8, 16, 8, 449, 454}, /* 454 */
-    {"quantize_activation_q8_g256_q5_k_fragments__warp_block", "quantize_activation_q8_g256_q5_k_fragments__warp_block", "", 128, 1088, 1, 4, 0, -1, 455}, /* 455 */
+    {"quantize_activation_q8_g256_q5_k_fragments__warp_block", "quantize_activation_q8_g256_q5_k_fragments__warp_block", "", 128, 0, 1, 4, 0, -1, 455}, /* 455 */
     {"mul_mat_q5_k_q8_g256_t8__ksplit_mma_native_w8", "mul_mat_q5_k_q8_g256__ksplit_mma_native", "q8_g256_u256_s16", 256, 97360, 16, 16, 8, 455, 456}, /* 456 */
     {"mul_mat_q5_k_q8_g256_t16__ksplit_mma_native_w8", "mul_mat_q5_k_q8_g256__ksplit_mma_native", "q8_g256_u256_s16", 256, 79424, 16, 16, 16, 455, 457}, /* 457 */
     {"mul_mat_q5_k_q8_g256_t24__ksplit_mma_native_w8", "mul_mat_q5_k_q8_g256__ksplit_mma_native", "q8_g256_u256_s16", 256, 84544, 16, 16, 24, 455, 458}, /* 458 */
@@ -527,7 +527,7 @@ static const qgen_kernel kernels[] = {
     {"mul_mat_q6_k_q8_g256_t2__multirow_native_r2", "mul_mat_q6_k_q8_g256__multirow_native", "q8_g256_u256_s16", 128, 27152, 8, 2, 2, 488, 491}, /* 491 */
     {"mul_mat_q6_k_q8_g256_t4__multirow_native_r2", "mul_mat_q6_k_q8_g256__multirow_native", "q8_g256_u256_s16", 128, 27152, 8, 2, 4, 488, 492}, /* 492 */
     {"mul_mat_q6_k_q8_g256_t8__multirow_native_r2", "mul_mat_q6_k_q8_g256__multirow_native", "q8_g256_u256_s16", 128, 27152, 8, 2, 8, 488, 493}, /* 493 */
-    {"quantize_activation_q8_g256_q6_k_fragments__warp_block", "quantize_activation_q8_g256_q6_k_fragments__warp_block", "", 128, 1088, 1, 4, 0, -1, 494}, /* 494 */
+    {"quantize_activation_q8_g256_q6_k_fragments__warp_block", "quantize_activation_q8_g256_q6_k_fragments__warp_block", "", 128, 0, 1, 4, 0, -1, 494}, /* 494 */
     {"mul_mat_q6_k_q8_g256_t8__ksplit_mma_native_w8", "mul_mat_q6_k_q8_g256__ksplit_mma_native", "q8_g256_u256_s16", 256, 91968, 16, 2, 8, 494, 495}, /* 495 */
     {"mul_mat_q6_k_q8_g256_t16__ksplit_mma_native_w8", "mul_mat_q6_k_q8_g256__ksplit_mma_native", "q8_g256_u256_s16", 256, 192064, 32, 2, 16, 494, 496}, /* 496 */
     {"mul_mat_q6_k_q8_g256_t24__ksplit_mma_native_w8", "mul_mat_q6_k_q8_g256__ksplit_mma_native", "q8_g256_u256_s16", 256, 102208, 16, 2, 24, 494, 497}, /* 497 */
@@ -555,7 +555,7 @@ static const qgen_kernel kernels[] = {
     {"mul_mat_q8_0_q8_g32_t2__multirow_native_r2", "mul_mat_q8_0_q8_g32__multirow_native", "q8_g32_u32_s32", 128, 17680, 8, 2, 2, 515, 519}, /* 519 */
     {"mul_mat_q8_0_q8_g32_t4__multirow_native_r2", "mul_mat_q8_0_q8_g32__multirow_native", "q8_g32_u32_s32", 128, 17680, 8, 2, 4, 515, 520}, /* 520 */
     {"mul_mat_q8_0_q8_g32_t8__multirow_native_r2", "mul_mat_q8_0_q8_g32__multirow_native", "q8_g32_u32_s32", 128, 17680, 8, 2, 8, 515, 521}, /* 521 */
-    {"quantize_activation_q8_g32_q8_0_fragments__warp_block", "quantize_activation_q8_g32_q8_0_fragments__warp_block", "", 128, 576, 1, 4, 0, -1, 522}, /* 522 */
+    {"quantize_activation_q8_g32_q8_0_fragments__warp_block", "quantize_activation_q8_g32_q8_0_fragments__warp_block", "", 128, 0, 1, 4, 0, -1, 522}, /* 522 */
     {"mul_mat_q8_0_q8_g32_t8__ksplit_mma_native_w8", "mul_mat_q8_0_q8_g32__ksplit_mma_native", "q8_g32_u32_s32", 256, 80976, 16, 2, 8, 522, 523}, /* 523 */
     {"mul_mat_q8_0_q8_g32_t16__ksplit_mma_native_w8", "mul_mat_q8_0_q8_g32__ksplit_mma_native", "q8_g32_u32_s32", 256, 86096, 16, 2, 16, 522, 524}, /* 524 */
     {"mul_mat_q8_0_q8_g32_t32__ksplit_mma_native_w8", "mul_mat_q8_0_q8_g32__ksplit_mma_native", "q8_g32_u32_s32", 256, 150592, 32, 2, 32, 522, 525}, /* 525 */
@@ -582,7 +582,7 @@ static const qgen_kernel kernels[] = {
     {"mul_mat_tq1_0_q8_g256_t2__multirow_native_r2", "mul_mat_tq1_0_q8_g256__multirow_native", "q8_g256_u256_s16", 128, 14352, 8, 2, 2, 542, 546}, /* 546 */
     {"mul_mat_tq1_0_q8_g256_t4__multirow_native_r2", "mul_mat_tq1_0_q8_g256__multirow_native", "q8_g256_u256_s16", 128, 14352, 8, 2, 4, 542, 547}, /* 547 */
     {"mul_mat_tq1_0_q8_g256_t8__multirow_native_r2", "mul_mat_tq1_0_q8_g256__multirow_native", "q8_g256_u256_s16", 128, 14352, 8, 2, 8, 542, 548}, /* 548 */
-    {"quantize_activation_q8_g256_tq1_0_fragments__warp_block", "quantize_activation_q8_g256_tq1_0_fragments__warp_block", "", 128, 1088, 1, 4, 0, -1, 549}, /* 549 */
+    {"quantize_activation_q8_g256_tq1_0_fragments__warp_block", "quantize_activation_q8_g256_tq1_0_fragments__warp_block", "", 128, 0, 1, 4, 0, -1, 549}, /* 549 */
     {"mul_mat_tq1_0_q8_g256_t8__ksplit_mma_native_w8", "mul_mat_tq1_0_q8_g256__ksplit_mma_native", "q8_g256_u256_s16", 256, 50496, 16, 2, 8, 549, 550}, /* 550 */
     {"mul_mat_tq1_0_q8_g256_t16__ksplit_mma_native_w8", "mul_mat_tq1_0_q8_g256__ksplit_mma_native", "q8_g256_u256_s16", 256, 55616, 16, 2, 16, 549, 551}, /* 551 */
     {"mul_mat_tq1_0_q8_g256_t24__ksplit_mma_native_w8", "mul_mat_tq1_0_q8_g256__ksplit_mma_native", "q8_g256_u256_s16", 256, 60736, 16, 2, 24, 549, 552}, /* 552 */
@@ -609,7 +609,7 @@ static const qgen_kernel kernels[] = {
     {"mul_mat_tq2_0_q8_g256_t2__multirow_native_r2", "mul_mat_tq2_0_q8_g256__multirow_native", "q8_g256_u256_s16", 128, 17424, 8, 2, 2, 569, 573}, /* 573 */
     {"mul_mat_tq2_0_q8_g256_t4__multirow_native_r2", "mul_mat_tq2_0_q8_g256__multirow_native", "q8_g256_u256_s16", 128, 17424, 8, 2, 4, 569, 574}, /* 574 */
     {"mul_mat_tq2_0_q8_g256_t8__multirow_native_r2", "mul_mat_tq2_0_q8_g256__multirow_native", "q8_g256_u256_s16", 128, 17424, 8, 2, 8, 569, 575}, /* 575 */
-    {"quantize_activation_q8_g256_tq2_0_fragments__warp_block", "quantize_activation_q8_g256_tq2_0_fragments__warp_block", "", 128, 1088, 1, 4, 0, -1, 576}, /* 576 */
+    {"quantize_activation_q8_g256_tq2_0_fragments__warp_block", "quantize_activation_q8_g256_tq2_0_fragments__warp_block", "", 128, 0, 1, 4, 0, -1, 576}, /* 576 */
     {"mul_mat_tq2_0_q8_g256_t8__ksplit_mma_native_w8", "mul_mat_tq2_0_q8_g256__ksplit_mma_native", "q8_g256_u256_s16", 256, 57408, 16, 2, 8, 576, 577}, /* 577 */
     {"mul_mat_tq2_0_q8_g256_t16__ksplit_mma_native_w8", "mul_mat_tq2_0_q8_g256__ksplit_mma_native", "q8_g256_u256_s16", 256, 62528, 16, 2, 16, 576, 578}, /* 578 */
     {"mul_mat_tq2_0_q8_g256_t24__ksplit_mma_native_w8", "mul_mat_tq2_0_q8_g256__ksplit_mma_native", "q8_g256_u256_s16", 256, 67648, 16, 2, 24, 576, 579}, /* 579 */

@@ -3,78 +3,79 @@
 // edit those, then run: qgen build
 //
 #include "qgen_quantize.cuh"
-
-extern __shared__ __align__(16) uint8_t qgen_shared[];
-
 namespace {
 
-constexpr int kColumns = 128;    // columns a warp quantises: one bundle of weight blocks of one token
-constexpr int kWords = 32;       // words of four codes in a bundle, padding included
 constexpr int kRecordBytes = 1152; // record of a bundle and column tile
-constexpr int kValues = 4;       // columns of a thread
-constexpr int kGroupValues = 1;  // of which this many share a scale
 constexpr int kScales = 4;       // scales of a bundle
 constexpr int kBundle = 4;       // blocks of a bundle
 constexpr int kSplit = 8;        // which lie so many apart
 constexpr int kBlock = 32;       // columns of a block
 constexpr int kWarps = 4;        // warps of a CTA
+constexpr int kOwn = 1;         // words of a thread: of slots 32 * i + lane
+constexpr int kScaleSlots = 8;  // neighbouring slots that share a scale
+// By slot: four columns, in elements from the bundle's first one.
+__device__ const uint2 kColumns[32 * kOwn] = {
+{65536, 196610}, {327684, 458758}, {589832, 720906}, {851980, 983054},
+{1114128, 1245202}, {1376276, 1507350}, {1638424, 1769498}, {1900572, 2031646},
+{16843008, 16974082}, {17105156, 17236230}, {17367304, 17498378}, {17629452, 17760526},
+{17891600, 18022674}, {18153748, 18284822}, {18415896, 18546970}, {18678044, 18809118},
+{33620480, 33751554}, {33882628, 34013702}, {34144776, 34275850}, {34406924, 34537998},
+{34669072, 34800146}, {34931220, 35062294}, {35193368, 35324442}, {35455516, 35586590},
+{50397952, 50529026}, {50660100, 50791174}, {50922248, 51053322}, {51184396, 51315470},
+{51446544, 51577618}, {51708692, 51839766}, {51970840, 52101914}, {52232988, 52364062},
+};
+// By slot: bytes from the first code of a record to the word.
+__device__ const uint16_t kPlaces[32 * kOwn] = {
+0, 4, 16, 20, 32, 36, 48, 52, 8, 12, 24, 28, 40, 44, 56, 60,
+512, 516, 528, 532, 544, 548, 560, 564, 520, 524, 536, 540, 552, 556, 568, 572,
+};
 
-// The four columns of each word, in memory order; 128 stands for an empty place.
-__device__ const uint2 kOrder[kWords] = {
-{65536, 196610}, {327684, 458758}, {2162720, 2293794}, {2424868, 2555942},
-{589832, 720906}, {851980, 983054}, {2687016, 2818090}, {2949164, 3080238},
-{1114128, 1245202}, {1376276, 1507350}, {3211312, 3342386}, {3473460, 3604534},
-{1638424, 1769498}, {1900572, 2031646}, {3735608, 3866682}, {3997756, 4128830},
-{4259904, 4390978}, {4522052, 4653126}, {6357088, 6488162}, {6619236, 6750310},
-{4784200, 4915274}, {5046348, 5177422}, {6881384, 7012458}, {7143532, 7274606},
-{5308496, 5439570}, {5570644, 5701718}, {7405680, 7536754}, {7667828, 7798902},
-{5832792, 5963866}, {6094940, 6226014}, {7929976, 8061050}, {8192124, 8323198},
+// Where a thread's words come from and go.
+struct Slots {
+    uint2 columns[kOwn];
+    int places[kOwn];
+
+    __device__ __forceinline__ explicit Slots(int lane) {
+#pragma unroll
+        for (int i = 0; i < kOwn; ++i) {
+            columns[i] = make_uint2(qgen_keep((int)kColumns[32 * i + lane].x), qgen_keep((int)kColumns[32 * i + lane].y));
+            places[i] = qgen_keep((int)kPlaces[32 * i + lane]);
+        }
+    }
 };
 
 }  // namespace
 
 // x: float32 [tokens][x_stride]; activation: records of layout q8_g32_q8_0_fragments, those of blocks that only fill up too.
+// A warp quantises one bundle of weight blocks of one token.
 extern "C" __global__ void __launch_bounds__(128)
 quantize_activation_q8_g32_q8_0_fragments__warp_block(const float* __restrict__ x, int64_t x_stride, int blocks, uint8_t* __restrict__ activation) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int bundle = blockIdx.x * kWarps + warp, token = blockIdx.y;
     const int bundles = (blocks + kSplit * kBundle - 1) / (kSplit * kBundle) * kSplit;
     const int first_block = bundle / kSplit * (kSplit * kBundle) + bundle % kSplit;
-    // Constants first: they come while the kernel before this one ends.
-    uint2 order[(kWords + 31) / 32];
-#pragma unroll
-    for (int j = 0; j < (kWords + 31) / 32; ++j)
-        if (32 * j + lane < kWords) order[j] = make_uint2(qgen_keep((int)kOrder[32 * j + lane].x), qgen_keep((int)kOrder[32 * j + lane].y));
+    const Slots slots(lane);  // constants come while the kernel before this one ends
     qgen_let_next_begin();
     qgen_wait_for_inputs();
     if (bundle >= bundles) return;
-    uint8_t* codes = qgen_shared + warp * 144;
     uint8_t* record = activation + ((int64_t)(token / 8) * bundles + bundle) * kRecordBytes;
 
-    float v[kValues];
+    float v[kOwn][4];
+    const int there = (blocks - first_block) * kBlock;
+    qgen_load_columns(v, x + token * x_stride + (int64_t)first_block * kBlock, slots.columns, there);
+    uint32_t words[kOwn];
+    float scale[kOwn];
+    qgen_quantize_words<kOwn, kScaleSlots>(v, words, scale);
 #pragma unroll
-    for (int i = 0; i < kValues; ++i) {
-        const int block = first_block + (32 * i + lane) / kBlock * kSplit;
-        const bool inside = block < blocks;
-        const int64_t column = (int64_t)block * kBlock + (32 * i + lane) % kBlock;
-        v[i] = inside ? qgen_load_f32(x + token * x_stride + column) : 0.0f;
-    }
-    float scale[kScales];
-    qgen_quantize<kValues, kGroupValues>(v, codes, scale, lane);
-    if (lane == 0) {
-        codes[kColumns] = 0;
-#pragma unroll
-        for (int s = 0; s < kScales; ++s) {
+    for (int i = 0; i < kOwn; ++i) {
+        const int slot = 32 * i + lane;
+        qgen_store_u32(record + token % 8 * 64 + slots.places[i], words[i]);
+        if (slot % kScaleSlots == 0 && slot / kScaleSlots < kScales) {
+            const int s = slot / kScaleSlots;
             // Adding -0 times anything finite leaves a sum as it is, the sign of a zero included.
-            if (first_block + s * 32 / kBlock * kSplit >= blocks) scale[s] = -0.0f;
-            qgen_store_f32((float*)(record + 1024 + (token % 8 / 2 * (2 * kScales) + 2 * s + token % 2) * 4), scale[s]);
+            if ((int)(slots.columns[i].x & 0xffffu) >= there) scale[i] = -0.0f;
+            qgen_store_u32(record + 1024 + (token % 8 / 2 * (2 * kScales) + 2 * s + token % 2) * 4, __float_as_uint(scale[i]));
         }
     }
-    __syncwarp();
 
-#pragma unroll
-    for (int j = 0; j < (kWords + 31) / 32; ++j) {
-        const int i = 32 * j + lane;
-        if (i < kWords) qgen_store_u32(record + i / 16 * 512 + token % 8 * 64 + i % 16 * 4, qgen_gather4(codes, order[j]));
-    }
 }

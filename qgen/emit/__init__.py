@@ -12,7 +12,7 @@ from typing import NoReturn
 import jinja2
 
 from qgen import paths
-from qgen.emit.ksplit import FragmentQuantizeKernel, ksplit_kernel
+from qgen.emit.ksplit import ksplit_kernel, quantize_kernel
 from qgen.emit.ksplit_float import arrange_kernel, float_facts, float_kernel
 from qgen.emit.multirow import multirow_kernel
 from qgen.emit.repack import repack_facts, repack_kernel
@@ -108,11 +108,8 @@ def emit(plan: Plan, guards: Mapping[str, str] = MappingProxyType({})) -> Source
         kernel = multirow_kernel(plan, _header(plan, template, subject, _facts(plan)))
     elif isinstance(plan, FragmentQuantizePlan):
         template = "quantize_fragments.cu.j2"
-        kernel = FragmentQuantizeKernel(
-            header=_header(plan, template, f"to {plan.layout.activation} for {plan.format} fragments", []),
-            plan=plan,
-            order_rows=tuple(plan.order[i : i + 4] for i in range(0, len(plan.order), 4)),
-        )
+        subject = f"to {plan.layout.activation} for {plan.format} fragments"
+        kernel = quantize_kernel(plan, _header(plan, template, subject, []))
     elif isinstance(plan, FloatKsplitPlan):
         template = "ksplit_float_tiled.cu.j2" if plan.tile else "ksplit_float.cu.j2"
         subject = f"{plan.format} x {plan.layout.activation}"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from qgen.plan.in_place import Pair
 from qgen.plan.ksplit import KsplitPlan
-from qgen.plan.quantize import FragmentQuantizePlan
+from qgen.plan.quantize import NONE, FragmentQuantizePlan
 from qgen.plan.records import FloatScale
 from qgen.plan.scales import ScaleWord
 
@@ -89,7 +89,21 @@ class FragmentQuantizeKernel:
 
     header: tuple[str, ...]
     plan: FragmentQuantizePlan
-    order_rows: tuple[tuple[tuple[int, int], ...], ...]
+    column_rows: tuple[tuple[tuple[int, int], ...], ...]  # by slot: four columns as two packed pairs of 16 bits
+    place_rows: tuple[tuple[int, ...], ...]  # by slot: bytes from a record's first code to the word, of token 0
+
+
+def quantize_kernel(plan: FragmentQuantizePlan, header: tuple[str, ...]) -> FragmentQuantizeKernel:
+    """Regroup a plan for printing."""
+    words = plan.words.slots
+    columns = [(a | b << 16, c | d << 16) for a, b, c, d in (word.columns for word in words)]
+    places = [word.place if word.place == NONE else word.place // 16 * 512 + word.place % 16 * 4 for word in words]
+    return FragmentQuantizeKernel(
+        header=header,
+        plan=plan,
+        column_rows=tuple(tuple(columns[i : i + 4]) for i in range(0, len(columns), 4)),
+        place_rows=tuple(tuple(places[i : i + 16]) for i in range(0, len(places), 16)),
+    )
 
 
 def ksplit_kernel(plan: KsplitPlan, header: tuple[str, ...]) -> KsplitKernel:

@@ -10,6 +10,7 @@ from qgen.plan.records import ActivationLayout
 from qgen.plan.tile import LANES
 
 WARPS = 4  # warps a CTA, one block of columns each
+NONE = 0xFFFF  # no column of x, no place in a record
 MAX_TOKENS = 65535 // 8 * 8  # quantisers count tokens in the grid's y, the fragment quantiser whole column tiles
 
 
@@ -72,6 +73,42 @@ def launch_quantize(plan: QuantizePlan, blocks: int, tokens: int) -> tuple[Launc
 
 
 @dataclass(frozen=True)
+class Word:
+    """Four columns whose codes are one activation word.
+
+    columns: their places in x, counted from the bundle's first column; NONE for a place without a column
+    place:   number of the word in a record, in memory order; NONE for no word at all
+    """
+
+    columns: tuple[int, int, int, int]
+    place: int
+
+
+@dataclass(frozen=True)
+class Words:
+    """The words of a bundle, dealt to a warp: thread `lane` has those of slots 32 i + lane, i < own.
+
+    Words that share a sum lie in neighbouring slots, `sum_slots` of them, and so do those that share a scale, in
+    `scale_slots`: both are powers of two, so that a group is a number of whole warps or a part of one.
+    """
+
+    slots: tuple[Word, ...]
+    own: int
+    scale_slots: int
+    sum_slots: int
+
+    @property
+    def sparse(self) -> bool:
+        """Whether some slots have no word."""
+        return any(word.place == NONE for word in self.slots)
+
+    @property
+    def partial(self) -> bool:
+        """Whether some words have places without a column."""
+        return any(word.place != NONE and NONE in word.columns for word in self.slots)
+
+
+@dataclass(frozen=True)
 class FragmentQuantizePlan:
     """One kernel: float32 [tokens][columns] to the three planes of a fragment layout."""
 
@@ -81,14 +118,10 @@ class FragmentQuantizePlan:
     file: str
     name: str
     layout: FragmentLayout
-    values: int
-    group_values: int
-    order: tuple[tuple[int, int], ...]
+    words: Words
     sum_groups: int
-    sum_lanes: int  # threads that share the sum of a group
     weight_block: int  # columns of a weight block, of which a bundle has several
     split: int  # the blocks of a bundle lie this many apart
-    warp_shared: int
     shared_bytes: int
     warps: int
     requires: tuple[str, ...]  # what the matmul kernels that read its result cannot do without
@@ -96,37 +129,49 @@ class FragmentQuantizePlan:
 
 def plan_quantize_fragments(plan: KsplitPlan) -> FragmentQuantizePlan:
     """The quantiser that feeds `plan`."""
-    layout = plan.layout
-    empty = (layout.block,) * 4
-    order = []
-    # Words in memory order of one token: chunk, thread, word of the chunk.
-    for chunk in range(layout.chunks):
-        for lane in range(LANES):
-            for j in range(4 * chunk, 4 * chunk + 4):
-                e = layout.words[lane][j] if j < len(layout.words[lane]) else empty
-                order.append((e[0] | e[1] << 16, e[2] | e[3] << 16))
-    warp_shared = -(-(layout.block + 1) // 16) * 16
-    groups = layout.block // layout.sum_group
-    name = f"quantize_activation_{layout.name}__warp_block"
+    name = f"quantize_activation_{plan.layout.name}__warp_block"
     return FragmentQuantizePlan(
         family="convert",
         op="quantize_activation",
         format=plan.format,
         file=name,
         name=name,
-        layout=layout,
-        values=layout.block // 32,
-        group_values=layout.group // 32,
-        order=tuple(order),
-        sum_groups=groups,
-        sum_lanes=1 << (32 // groups).bit_length() - 1,
+        layout=plan.layout,
+        words=deal_words(plan),
+        sum_groups=plan.layout.block // plan.layout.sum_group,
         weight_block=plan.block,
         split=plan.split,
-        warp_shared=warp_shared,
-        shared_bytes=WARPS * warp_shared,
+        shared_bytes=0,
         warps=WARPS,
         requires=plan.requires,
     )
+
+
+def deal_words(plan: KsplitPlan) -> Words:
+    """The activation words of a bundle of `plan`, by slot."""
+    layout = plan.layout
+    apart = plan.split * plan.block  # of the blocks of a bundle
+    groups: list[list[Word]] = [[] for _ in range(layout.block // layout.sum_group)]
+    spare: list[Word] = []
+    # Words in memory order of one token: chunk, thread, word of the chunk.
+    for place in range(16 * layout.chunks):
+        lane, j = place // 4 % LANES, place // 16 * 4 + place % 4
+        elements = layout.words[lane][j] if j < len(layout.words[lane]) else (layout.block,) * 4
+        a, b, c, d = (NONE if e == layout.block else e // plan.block * apart + e % plan.block for e in elements)
+        word = Word((a, b, c, d), place)
+        there = {e // layout.sum_group for e in elements if e < layout.block}
+        (groups[there.pop()] if there else spare).append(word)
+        assert not there, f"word {place} of {layout.name} has columns of two sums"
+    sum_slots = 1 << (max(map(len, groups)) - 1).bit_length()
+    slots: list[Word] = []
+    for group in groups:
+        free = sum_slots - len(group)
+        slots += [*group, *spare[:free], *[Word((NONE,) * 4, NONE)] * (free - len(spare[:free]))]
+        spare = spare[free:]
+    slots += spare
+    own = -(-len(slots) // 32)
+    slots += [Word((NONE,) * 4, NONE)] * (32 * own - len(slots))
+    return Words(tuple(slots), own, scale_slots=sum_slots * (layout.group // layout.sum_group), sum_slots=sum_slots)
 
 
 def launch_quantize_fragments(plan: FragmentQuantizePlan, blocks: int, tokens: int) -> tuple[Launch, int]:

@@ -233,7 +233,7 @@ QUANTISERS = [
     _quantiser("largest of two threads", (
         ("__reduce_max_sync(0xffffffffu, v)", "max(v, __shfl_xor_sync(0xffffffffu, v, 8))"),
     ), CODES),
-    _quantiser("reciprocal of a tiny number", (("if (!(inverse <= 3.402823466e+38f)) inverse = 0.0f;", ""),), CODES),
+    _quantiser("reciprocal of a tiny number", (("inverse <= 3.402823466e+38f ? inverse : 0.0f", "inverse"),), CODES),
     _quantiser("rounded towards zero", (("(uint8_t)__float2int_rn(", "(uint8_t)(int)("),), CODES),
     _quantiser("ties away from zero", (
         ("(uint8_t)__float2int_rn(__fmul_rn(v[i], inverse))",

@@ -28,6 +28,7 @@ from qgen.plan import (
     plan_quantize_fragments,
 )
 from qgen.plan.matvec import summed_halves
+from qgen.plan.quantize import NONE
 from qgen.plan.rungs import SHARED_LIMIT
 from qgen.plan.tile import ROWS
 from qgen.spec import Format, load_format, load_formats
@@ -215,8 +216,18 @@ def test_launches_over_tiles_ask_for_what_the_architecture_has() -> None:
 def test_the_quantiser_writes_its_layout(plan: KsplitPlan) -> None:
     convert = plan_quantize_fragments(plan)
     layout = convert.layout
-    assert layout == plan.layout and len(convert.order) == 16 * layout.chunks
-    assert 32 * convert.values == layout.block and 32 * convert.group_values == layout.group
+    assert layout == plan.layout
+    words = convert.words
+    places = [word.place for word in words.slots if word.place != NONE]
+    assert len(words.slots) == 32 * words.own and sorted(places) == list(range(16 * layout.chunks))
+    read = sorted(c for word in words.slots for c in word.columns if c != NONE)
+    apart = plan.split * plan.block
+    assert read == [j * apart + c for j in range(layout.bundle) for c in range(plan.block)]
+    for slots, columns in ((words.scale_slots, layout.group), (words.sum_slots, layout.sum_group)):
+        assert slots & (slots - 1) == 0
+        for number in range(layout.block // columns):
+            own = {c for w in words.slots[number * slots : (number + 1) * slots] for c in w.columns} - {NONE}
+            assert own == {read[c] for c in range(number * columns, (number + 1) * columns)}
     assert convert.weight_block * layout.bundle == layout.block and convert.split == plan.split
     assert convert.sum_groups * layout.sum_group == layout.block and convert.sum_groups <= 32
     assert isinstance(convert, FragmentQuantizePlan) and convert in PLANS
