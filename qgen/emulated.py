@@ -304,3 +304,63 @@ class EmulatedLadder:
             dependent=True,
         )
         return activation
+
+
+class EmulatedFused:
+    """The emulated kernels of one token that quantise x by themselves (family fused), compiled or cached."""
+
+    def __init__(self, format: Format) -> None:
+        """Raises QgenError when the format has no such kernels or the host has no C++ compiler."""
+        self.format = format
+        self.plan = plan.plan_fused(format)
+        self._program = emulate.compile(emit.emit(self.plan).text, self.plan.file)
+
+    def __call__(
+        self,
+        rows: NDArray[np.uint8],
+        x: NDArray[np.float32],
+        *,
+        instance: plan.FusedInstance | None = None,
+        order: Order = "forward",
+        seed: int = 0,
+    ) -> NDArray[np.float32]:
+        """float32[n]: the rows uint8[n, K // block * bytes], in native storage and repacked here, times x float32[K].
+
+        instance: left out, the one of most teams
+        order, seed: which thread goes next, see qgen.emulate. Raises QgenError for any fault of the kernels.
+        """
+        return self.run(rows, x, instance=instance, order=order, seed=seed).y
+
+    def run(
+        self,
+        rows: NDArray[np.uint8],
+        x: NDArray[np.float32],
+        *,
+        instance: plan.FusedInstance | None = None,
+        order: Order = "forward",
+        seed: int = 0,
+        count_sectors: bool = False,
+    ) -> Launched:
+        """As a call, with the launch's report; count_sectors: as for qgen.emulate."""
+        chosen = instance or self.plan.instances[0]
+        native = Weight.of(self.format, np.ascontiguousarray(rows), rows=len(rows), columns=x.size)
+        y = np.full(len(rows), np.nan, dtype=np.float32)
+        launch = plan.launch_fused(chosen, len(rows), multiprocessors=1)
+        report = self._program.launch(
+            chosen.name,
+            grid=launch.grid,
+            block=launch.block,
+            shared=launch.shared,
+            args=[
+                emulate.Buffer("weight", repack(native, "tiled").data, constant=True),
+                len(rows),
+                x.size // self.format.block,
+                emulate.Buffer("x", np.ascontiguousarray(x)),
+                emulate.Buffer("y", y, writable=True),
+            ],
+            order=order,
+            seed=seed,
+            count_sectors=count_sectors,
+            dependent=True,
+        )
+        return Launched(y, report)

@@ -10,7 +10,7 @@ from pathlib import Path
 from qgen import archs, build, dispatch, paths, tree
 from qgen.emit import Source, emit
 from qgen.errors import QgenError
-from qgen.plan import MatvecPlan, MultirowPlan, Plan, QuantizePlan, RepackPlan, entries, plan_all
+from qgen.plan import FusedPlan, MatvecPlan, MultirowPlan, Plan, QuantizePlan, RepackPlan, entries, plan_all
 from qgen.spec import load_formats
 
 RESOURCES = "resources.json"
@@ -91,7 +91,8 @@ def kernel_files(made: Generated) -> dict[str, tree.File]:
                 "op": plan.op,
                 "family": plan.family,
                 "format": plan.format,
-                "layout": plan.layout.name,
+                # One token's own kernels read x as it is.
+                "layout": "f32" if isinstance(plan, FusedPlan) else plan.layout.name,
                 "entries": list(source.kernels),
             },
         )

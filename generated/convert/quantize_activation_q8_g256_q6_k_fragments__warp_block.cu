@@ -13,47 +13,28 @@ constexpr int kWarps = 4;        // warps of a CTA
 constexpr int kOwn = 2;         // words of a thread: of slots 32 * i + lane
 constexpr int kScaleSlots = 64;  // neighbouring slots that share a scale
 constexpr int kSumSlots = 4;    // those that share a sum
-constexpr int kNone = 65535;    // no column, no word
-// By slot: four columns, in elements from the bundle's first one.
-__device__ const uint2 kColumns[32 * kOwn] = {
-{65536, 196610}, {327684, 458758}, {589832, 720906}, {851980, 983054},
-{1114128, 1245202}, {1376276, 1507350}, {1638424, 1769498}, {1900572, 2031646},
-{2162720, 2293794}, {2424868, 2555942}, {2687016, 2818090}, {2949164, 3080238},
-{3211312, 3342386}, {3473460, 3604534}, {3735608, 3866682}, {3997756, 4128830},
-{4259904, 4390978}, {4522052, 4653126}, {4784200, 4915274}, {5046348, 5177422},
-{5308496, 5439570}, {5570644, 5701718}, {5832792, 5963866}, {6094940, 6226014},
-{6357088, 6488162}, {6619236, 6750310}, {6881384, 7012458}, {7143532, 7274606},
-{7405680, 7536754}, {7667828, 7798902}, {7929976, 8061050}, {8192124, 8323198},
-{8454272, 8585346}, {8716420, 8847494}, {8978568, 9109642}, {9240716, 9371790},
-{9502864, 9633938}, {9765012, 9896086}, {10027160, 10158234}, {10289308, 10420382},
-{10551456, 10682530}, {10813604, 10944678}, {11075752, 11206826}, {11337900, 11468974},
-{11600048, 11731122}, {11862196, 11993270}, {12124344, 12255418}, {12386492, 12517566},
-{12648640, 12779714}, {12910788, 13041862}, {13172936, 13304010}, {13435084, 13566158},
-{13697232, 13828306}, {13959380, 14090454}, {14221528, 14352602}, {14483676, 14614750},
-{14745824, 14876898}, {15007972, 15139046}, {15270120, 15401194}, {15532268, 15663342},
-{15794416, 15925490}, {16056564, 16187638}, {16318712, 16449786}, {16580860, 16711934},
-};
+// Column e of a slot's word, in elements from the bundle's first one.
+__device__ __forceinline__ int column_of(int slot, int e) {
+    constexpr int behind[4] = {0, 1, 2, 3};
+    return 4 * slot + behind[e];
+}
+
 // By slot: bytes from the first code of a record to the word.
-__device__ const uint16_t kPlaces[32 * kOwn] = {
+__device__ const uint16_t kWordPlaces[32 * kOwn] = {
 0, 16, 32, 48, 4, 20, 36, 52, 8, 24, 40, 56, 12, 28, 44, 60,
 512, 528, 544, 560, 516, 532, 548, 564, 520, 536, 552, 568, 524, 540, 556, 572,
 1024, 1040, 1056, 1072, 1028, 1044, 1060, 1076, 1032, 1048, 1064, 1080, 1036, 1052, 1068, 1084,
 1536, 1552, 1568, 1584, 1540, 1556, 1572, 1588, 1544, 1560, 1576, 1592, 1548, 1564, 1580, 1596,
 };
 
-// Where a thread's words come from and go.
-struct Slots {
-    uint2 columns[kOwn];
-    int places[kOwn];
-
-    __device__ __forceinline__ explicit Slots(int lane) {
+// The columns of a thread's words of the bundle that starts at x.
+__device__ __forceinline__ void load_columns(float (&v)[kOwn][4], const float* x, int lane) {
 #pragma unroll
-        for (int i = 0; i < kOwn; ++i) {
-            columns[i] = make_uint2(qgen_keep((int)kColumns[32 * i + lane].x), qgen_keep((int)kColumns[32 * i + lane].y));
-            places[i] = qgen_keep((int)kPlaces[32 * i + lane]);
-        }
+    for (int i = 0; i < 4 * kOwn; ++i) {
+        const int column = column_of(i / 4 * 32 + lane, i % 4);
+        v[i / 4][i % 4] = qgen_load_f32(x + column);
     }
-};
+}
 
 }  // namespace
 
@@ -64,15 +45,17 @@ quantize_activation_q8_g256_q6_k_fragments__warp_block(const float* __restrict__
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int bundle = blockIdx.x * kWarps + warp, token = blockIdx.y;
     const int bundles = blocks, first_block = bundle;
-    const Slots slots(lane);  // constants come while the kernel before this one ends
+    // Where a thread's words go: constants come while the kernel before this one ends.
+    int places[kOwn];
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) places[i] = qgen_keep((int)kWordPlaces[32 * i + lane]);
     qgen_let_next_begin();
     qgen_wait_for_inputs();
     if (bundle >= bundles) return;
     uint8_t* record = activation + ((int64_t)(token / 8) * bundles + bundle) * kRecordBytes;
 
     float v[kOwn][4];
-    const int there = kNone + 1;
-    qgen_load_columns(v, x + token * x_stride + (int64_t)first_block * kBlock, slots.columns, there);
+    load_columns(v, x + token * x_stride + (int64_t)first_block * kBlock, lane);
     uint32_t words[kOwn];
     float scale[kOwn];
     qgen_quantize_words<kOwn, kScaleSlots>(v, words, scale);
@@ -81,7 +64,7 @@ quantize_activation_q8_g256_q6_k_fragments__warp_block(const float* __restrict__
 #pragma unroll
     for (int i = 0; i < kOwn; ++i) {
         const int slot = 32 * i + lane;
-        qgen_store_u32(record + token % 8 * 64 + slots.places[i], words[i]);
+        qgen_store_u32(record + token % 8 * 64 + places[i], words[i]);
         if (slot % kScaleSlots == 0 && slot / kScaleSlots < kScales) {
             const int s = slot / kScaleSlots;
             qgen_store_u32(record + 2048 + (token % 8 / 2 * (2 * kScales) + 2 * s + token % 2) * 4, __float_as_uint(scale[i]));

@@ -12,47 +12,28 @@ constexpr int kWarps = 4;        // warps of a CTA
 constexpr int kOwn = 2;         // words of a thread: of slots 32 * i + lane
 constexpr int kScaleSlots = 64;  // neighbouring slots that share a scale
 constexpr int kSumSlots = 64;    // those that share a sum
-constexpr int kNone = 65535;    // no column, no word
-// By slot: four columns, in elements from the bundle's first one.
-__device__ const uint2 kColumns[32 * kOwn] = {
-{65536, 196610}, {2162720, 2293794}, {4259904, 4390978}, {6357088, 6488162},
-{1114128, 1245202}, {3211312, 3342386}, {5308496, 5439570}, {7405680, 7536754},
-{8454272, 8585346}, {10551456, 10682530}, {12648640, 12779714}, {14745824, 14876898},
-{9502864, 9633938}, {11600048, 11731122}, {13697232, 13828306}, {15794416, 15925490},
-{327684, 458758}, {2424868, 2555942}, {4522052, 4653126}, {6619236, 6750310},
-{1376276, 1507350}, {3473460, 3604534}, {5570644, 5701718}, {7667828, 7798902},
-{8716420, 8847494}, {10813604, 10944678}, {12910788, 13041862}, {15007972, 15139046},
-{9765012, 9896086}, {11862196, 11993270}, {13959380, 14090454}, {16056564, 16187638},
-{589832, 720906}, {2687016, 2818090}, {4784200, 4915274}, {6881384, 7012458},
-{1638424, 1769498}, {3735608, 3866682}, {5832792, 5963866}, {7929976, 8061050},
-{8978568, 9109642}, {11075752, 11206826}, {13172936, 13304010}, {15270120, 15401194},
-{10027160, 10158234}, {12124344, 12255418}, {14221528, 14352602}, {16318712, 16449786},
-{851980, 983054}, {2949164, 3080238}, {5046348, 5177422}, {7143532, 7274606},
-{1900572, 2031646}, {3997756, 4128830}, {6094940, 6226014}, {8192124, 8323198},
-{9240716, 9371790}, {11337900, 11468974}, {13435084, 13566158}, {15532268, 15663342},
-{10289308, 10420382}, {12386492, 12517566}, {14483676, 14614750}, {16580860, 16711934},
-};
+// Column e of a slot's word, in elements from the bundle's first one.
+__device__ __forceinline__ int column_of(int slot, int e) {
+    constexpr int behind[4] = {0, 1, 2, 3};
+    return 4 * slot + behind[e];
+}
+
 // By slot: bytes from the first code of a record to the word.
-__device__ const uint16_t kPlaces[32 * kOwn] = {
-0, 4, 8, 12, 16, 20, 24, 28, 32, 36, 40, 44, 48, 52, 56, 60,
-512, 516, 520, 524, 528, 532, 536, 540, 544, 548, 552, 556, 560, 564, 568, 572,
-1024, 1028, 1032, 1036, 1040, 1044, 1048, 1052, 1056, 1060, 1064, 1068, 1072, 1076, 1080, 1084,
-1536, 1540, 1544, 1548, 1552, 1556, 1560, 1564, 1568, 1572, 1576, 1580, 1584, 1588, 1592, 1596,
+__device__ const uint16_t kWordPlaces[32 * kOwn] = {
+0, 512, 1024, 1536, 16, 528, 1040, 1552, 4, 516, 1028, 1540, 20, 532, 1044, 1556,
+8, 520, 1032, 1544, 24, 536, 1048, 1560, 12, 524, 1036, 1548, 28, 540, 1052, 1564,
+32, 544, 1056, 1568, 48, 560, 1072, 1584, 36, 548, 1060, 1572, 52, 564, 1076, 1588,
+40, 552, 1064, 1576, 56, 568, 1080, 1592, 44, 556, 1068, 1580, 60, 572, 1084, 1596,
 };
 
-// Where a thread's words come from and go.
-struct Slots {
-    uint2 columns[kOwn];
-    int places[kOwn];
-
-    __device__ __forceinline__ explicit Slots(int lane) {
+// The columns of a thread's words of the bundle that starts at x.
+__device__ __forceinline__ void load_columns(float (&v)[kOwn][4], const float* x, int lane) {
 #pragma unroll
-        for (int i = 0; i < kOwn; ++i) {
-            columns[i] = make_uint2(qgen_keep((int)kColumns[32 * i + lane].x), qgen_keep((int)kColumns[32 * i + lane].y));
-            places[i] = qgen_keep((int)kPlaces[32 * i + lane]);
-        }
+    for (int i = 0; i < 4 * kOwn; ++i) {
+        const int column = column_of(i / 4 * 32 + lane, i % 4);
+        v[i / 4][i % 4] = qgen_load_f32(x + column);
     }
-};
+}
 
 }  // namespace
 
@@ -63,15 +44,17 @@ quantize_activation_q8_g256_tq2_0_fragments__warp_block(const float* __restrict_
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int bundle = blockIdx.x * kWarps + warp, token = blockIdx.y;
     const int bundles = blocks, first_block = bundle;
-    const Slots slots(lane);  // constants come while the kernel before this one ends
+    // Where a thread's words go: constants come while the kernel before this one ends.
+    int places[kOwn];
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) places[i] = qgen_keep((int)kWordPlaces[32 * i + lane]);
     qgen_let_next_begin();
     qgen_wait_for_inputs();
     if (bundle >= bundles) return;
     uint8_t* record = activation + ((int64_t)(token / 8) * bundles + bundle) * kRecordBytes;
 
     float v[kOwn][4];
-    const int there = kNone + 1;
-    qgen_load_columns(v, x + token * x_stride + (int64_t)first_block * kBlock, slots.columns, there);
+    load_columns(v, x + token * x_stride + (int64_t)first_block * kBlock, lane);
     uint32_t words[kOwn];
     float scale[kOwn];
     qgen_quantize_words<kOwn, kScaleSlots>(v, words, scale);
@@ -80,7 +63,7 @@ quantize_activation_q8_g256_tq2_0_fragments__warp_block(const float* __restrict_
 #pragma unroll
     for (int i = 0; i < kOwn; ++i) {
         const int slot = 32 * i + lane;
-        qgen_store_u32(record + token % 8 * 64 + slots.places[i], words[i]);
+        qgen_store_u32(record + token % 8 * 64 + places[i], words[i]);
         if (slot % kScaleSlots == 0 && slot / kScaleSlots < kScales) {
             const int s = slot / kScaleSlots;
             qgen_store_u32(record + 2048 + (token % 8 / 2 * (2 * kScales) + 2 * s + token % 2) * 4, __float_as_uint(scale[i]));

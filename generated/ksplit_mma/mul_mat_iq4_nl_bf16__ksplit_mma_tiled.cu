@@ -127,7 +127,7 @@ __device__ __forceinline__ void ksplit(const uint8_t* weight, int rows, int bloc
     const int stage_count = (blocks + stage_blocks - 1) / stage_blocks;
     float* partial = (float*)(qgen_shared + Ring::bytes);
     uint64_t* barriers = (uint64_t*)(partial + kSplit * columns * qgen_column_stride<1>);
-    Ring ring(barriers);
+    Ring ring(barriers, 0, threadIdx.x);
     const qgen_handover<kSplit, column_tiles> handover(barriers + 2 * stages, true, warp, lane);
     __syncthreads();
 
@@ -171,7 +171,7 @@ __device__ __forceinline__ void ksplit(const uint8_t* weight, int rows, int bloc
                 if (stage * stage_blocks + i * kSplit + warp < blocks)
                     add_block<column_tiles>(place + i * (kSplit * kTileBytes), g, t, lane, blocks, left,
                                             values_at + i * (kSplit * kValueBytes), nullptr, sum);
-            ring.release(lane);
+            ring.release();
             if (stage == 0 && number > 0) finish(number - 1, tile - 16);
         }
         if (late) qgen_let_next_begin();

@@ -73,9 +73,9 @@ __device__ __forceinline__ const uint8_t* records_of(const uint8_t* activation, 
     const int bundles = (blocks + kSplit * kBundle - 1) / (kSplit * kBundle) * kSplit;
     return activation + token / 8 * ((int64_t)bundles * kRecordBytes);
 }
-
 // Every thread keeps the slices of rows g and g + 8 in blocks 2t and 2t + 1 of its warp's eight.
 struct SingleWork {
+    using Activation = const uint8_t*;
     static constexpr int stage_blocks = kRows * kColumns;
 
     const int t, row, warp;
@@ -101,13 +101,13 @@ struct SingleWork {
         const int64_t skip = (int64_t)(stage * (stage_blocks / kBundle)) * kRecordBytes;
 #pragma unroll
         for (uint32_t& word : x) word = 0;
-        if (first[0] < left) qgen_load_codes<kCodeWords>(x, own.codes + skip);
+        if (first[0] < left) qgen_load_codes<kCodeWords, 512>(x, own.codes + skip);
 #pragma unroll
         for (int side = 0; side < 2; ++side) {
             const bool here = first[1 + side] < left;
 #pragma unroll
             for (int u = 0; u < kBlockUnits; ++u) {
-                dx[u][side] = here ? qgen_load_f32((const float*)(sides[side].scales + skip + u * kScales / kUnits * 8)) : 0.0f;
+                dx[u][side] = here ? __uint_as_float(qgen_load_u32(sides[side].scales + skip + u * kScales / kUnits * 8)) : 0.0f;
                 start[u][side] = here ? (int)qgen_load_u32(sides[side].starts + skip + 64 * u) : 0;
             }
         }
@@ -300,7 +300,7 @@ __device__ __forceinline__ void ksplit(const uint8_t* weight, int rows, int bloc
     const int stage_count = (blocks + stage_blocks - 1) / stage_blocks;
     float* partial = (float*)(qgen_shared + Ring::bytes);
     uint64_t* barriers = (uint64_t*)(partial + kSplit * columns * qgen_column_stride<row_tiles>);
-    Ring ring(barriers);
+    Ring ring(barriers, 0, threadIdx.x);
     const qgen_handover<kSplit, units < kSplit ? units : kSplit> handover(barriers + 2 * stages, true, warp, lane);
     __syncthreads();
 
@@ -358,7 +358,7 @@ __device__ __forceinline__ void ksplit(const uint8_t* weight, int rows, int bloc
 #pragma unroll
                 for (int m = 0; m < row_tiles; ++m) place[m] += kSplit * kBundle * kTileBytes;
             }
-            ring.release(lane);
+            ring.release();
             qgen_turn_slices<warp_blocks>(sum);
             if (stage == 0 && number > 0) finish(number - 1, tile - cta_rows);
         }
@@ -377,7 +377,7 @@ __device__ __forceinline__ void ksplit(const uint8_t* weight, int rows, int bloc
 extern "C" __global__ void __launch_bounds__(128, kRoomy ? 5 : 1)
 mul_mat_q4_0_q8_g32_t1__ksplit_mma_tiled_w4(const uint8_t* __restrict__ weight, int rows, int blocks, int tokens,
     const uint8_t* __restrict__ activation, float* __restrict__ y, int64_t y_stride) {
-    qgen_single<SingleWork, 4, 4, kTileBytes>(weight, rows, blocks, activation, y, y_stride);
+    qgen_single<SingleWork, 4, 1, 4, kTileBytes>(weight, rows, blocks, activation, y, y_stride, qgen_quantised());
 }
 // capacity 8 tokens, 16 rows a CTA, 8 warps, 64 blocks of K a stage, 4 stages; 78928 bytes of shared memory
 extern "C" __global__ void __launch_bounds__(256, kRoomy ? 2 : 1)

@@ -106,7 +106,7 @@ struct Record {
             x[4 * c] = v.x, x[4 * c + 1] = v.y, x[4 * c + 2] = v.z, x[4 * c + 3] = v.w;
         }
 #pragma unroll
-        for (int s = 0; s < kScales; ++s) dx[2 * s] = dx[2 * s + 1] = qgen_load_f32((const float*)(from.scales + skip + 8 * s));
+        for (int s = 0; s < kScales; ++s) dx[2 * s] = dx[2 * s + 1] = __uint_as_float(qgen_load_u32(from.scales + skip + 8 * s));
         a = qgen_load_u32x2(from.sums + skip);
     }
 };
@@ -304,9 +304,10 @@ __device__ __forceinline__ void add_bundle(const int (&place)[row_tiles], int ro
 
 // All threads of a quad keep the same sums of rows g and g + 8, by slice of their warp. Those of odd columns, which
 // add_bundle would make too, are used by nobody, so that the compiler leaves them out.
-template <int warp_blocks>
+template <int warps, int warp_blocks>
 struct TokenWork {
-    static constexpr int warps = 4, stage_blocks = warps * warp_blocks, slices = kSlices / warps;
+    using Activation = const uint8_t*;
+    static constexpr int stage_blocks = warps * warp_blocks, slices = kSlices / warps;
 
     const int t, row, warp;
     const Record::From from;  // of the warp's first block
@@ -319,7 +320,6 @@ struct TokenWork {
     static __device__ __forceinline__ Record::From from_of(const uint8_t* record, int token, int t) {
         return {qgen_keep(record + (token * 4 + t) * 16), qgen_keep(record + token / 2 * (8 * kScales) + token % 2 * 4 + 2048), qgen_keep(record + (token * 4 + t) * 8 + 2080)};
     }
-
     __device__ __forceinline__ void begin() {
 #pragma unroll
         for (int s = 0; s < slices; ++s) sum[s][0][0][0] = sum[s][0][0][1] = sum[s][0][0][2] = sum[s][0][0][3] = 0.0f;
@@ -391,7 +391,7 @@ __device__ __forceinline__ void ksplit(const uint8_t* weight, int rows, int bloc
     const int stage_count = (blocks + stage_blocks - 1) / stage_blocks;
     float* partial = (float*)(qgen_shared + Ring::bytes);
     uint64_t* barriers = (uint64_t*)(partial + kSplit * columns * qgen_column_stride<row_tiles>);
-    Ring ring(barriers);
+    Ring ring(barriers, 0, threadIdx.x);
     const qgen_handover<kSplit, units < kSplit ? units : kSplit> handover(barriers + 2 * stages, true, warp, lane);
     __syncthreads();
 
@@ -449,7 +449,7 @@ __device__ __forceinline__ void ksplit(const uint8_t* weight, int rows, int bloc
 #pragma unroll
                 for (int m = 0; m < row_tiles; ++m) place[m] += kSplit * kBundle * kTileBytes;
             }
-            ring.release(lane);
+            ring.release();
             qgen_turn_slices<warp_blocks>(sum);
             if (stage == 0 && number > 0) finish(number - 1, tile - cta_rows);
         }
@@ -469,7 +469,7 @@ __device__ __forceinline__ void ksplit(const uint8_t* weight, int rows, int bloc
 extern "C" __global__ void __launch_bounds__(128, kRoomy ? 5 : 1)
 mul_mat_q6_k_q8_g256_t1__ksplit_mma_tiled_w4(const uint8_t* __restrict__ weight, int rows, int blocks, int tokens,
     const uint8_t* __restrict__ activation, float* __restrict__ y, int64_t y_stride) {
-    qgen_single<TokenWork<1>, 4, 3, kTileBytes>(weight, rows, blocks, activation, y, y_stride);
+    qgen_single<TokenWork<4, 1>, 4, 1, 3, kTileBytes>(weight, rows, blocks, activation, y, y_stride, qgen_quantised());
 }
 #endif
 // capacity 8 tokens, 16 rows a CTA, 8 warps, 8 blocks of K a stage, 3 stages; 85824 bytes of shared memory

@@ -1,33 +1,15 @@
-"""What is measured: matrices of a format and a shape, and for each the kernels that can take it."""
+"""What is measured: matrices of a format, a shape, a number of tokens, a class of activations and a storage."""
 
 from __future__ import annotations
 
 import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from qgen import layout
-from qgen.archs import load_archs
-from qgen.dispatch import routed_batch, routed_float, routed_instance
 from qgen.errors import QgenError
-from qgen.plan import (
-    CLASSES,
-    TILE_ROWS,
-    ArrangePlan,
-    FloatKsplitPlan,
-    FloatRung,
-    FragmentQuantizePlan,
-    Instance,
-    KsplitPlan,
-    MatvecPlan,
-    MultirowInstance,
-    MultirowPlan,
-    Plan,
-    QuantizePlan,
-    RepackPlan,
-    Rung,
-)
+from qgen.plan import TILE_ROWS, FloatKsplitPlan, KsplitPlan, MatvecPlan, Plan
 from qgen.spec import Format
 
 SHAPES = ("14336x4096", "4096x14336", "4096x4096", "262144x640")
@@ -124,84 +106,6 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """One kernel that serves a case. `routed`: the one that a call without a wish gets."""
-
-    plan: MatvecPlan
-    quantize: QuantizePlan
-    instance: Instance
-    routed: bool
-
-    @property
-    def label(self) -> str:
-        """The launch shape alone: what differs between the candidates of a case."""
-        return self.instance.name.removeprefix(f"{self.plan.file}_")
-
-
-@dataclass(frozen=True)
-class RungCandidate:
-    """One rung of a ladder that serves a case. `routed`: the one that a call without a wish gets."""
-
-    plan: KsplitPlan
-    quantize: FragmentQuantizePlan
-    instance: Rung
-    routed: bool
-
-    @property
-    def label(self) -> str:
-        """Columns and the last word of its name: what differs between the rungs of a ladder."""
-        return f"t{self.instance.columns}_{self.instance.name.rpartition('_')[2]}"
-
-
-@dataclass(frozen=True)
-class MultirowCandidate:
-    """One variant of the family multirow that serves a case. `routed`: the one that a call without a wish gets.
-
-    plan: cut down to this variant, in a file of its own name, since all of them together take long to compile
-    """
-
-    plan: MultirowPlan
-    quantize: QuantizePlan
-    instance: MultirowInstance
-    routed: bool
-
-    @property
-    def label(self) -> str:
-        """Rows a team; the tokens are those of the case, or as many as there are variants for."""
-        return f"multirow_r{self.instance.rows}"
-
-
-@dataclass(frozen=True)
-class FloatCandidate:
-    """One rung with f16 or bf16 activations that serves a case. `routed`: the one that a call without a wish gets."""
-
-    plan: FloatKsplitPlan
-    quantize: ArrangePlan
-    instance: FloatRung
-    routed: bool
-
-    @property
-    def label(self) -> str:
-        """Columns, row tiles and warps: what differs between the rungs of a ladder."""
-        return f"t{self.instance.columns}_r{self.instance.row_tiles}w{self.instance.warps}"
-
-
-AnyCandidate = Candidate | RungCandidate | MultirowCandidate | FloatCandidate
-
-
-def of_activation(plans: Iterable[Plan], activation: str, storage: str = "native") -> list[Plan]:
-    """The plans for a class of float activations, for "" those for int8, over one storage."""
-    found: list[Plan] = []
-    for p in plans:
-        other = isinstance(p, MatvecPlan | MultirowPlan | KsplitPlan | FloatKsplitPlan) and p.storage != storage
-        if isinstance(p, RepackPlan) or other:
-            continue
-        if (p.layout.activation if p.layout.activation in CLASSES else "") == activation:
-            found.append(p)
-    return found
-
-
-@dataclass(frozen=True)
 class Skipped:
     """A format, or a format at a shape, that is not measured, and why."""
 
@@ -264,132 +168,3 @@ def cases(
             else:
                 found += [Case(format, shape, count, activation, storage) for count in tokens]
     return found, skipped
-
-
-def candidates(case: Case, plans: Iterable[Plan], *, every: bool, arch: str) -> list[AnyCandidate]:
-    """The kernels for a case: the one routed on `arch`, or with `every` all instances of the routed family.
-
-    Raises QgenError when no plan takes the case.
-    """
-    own = of_activation((plan for plan in plans if plan.format == case.format.name), case.activation, case.storage)
-    quantizers = {plan.layout.name: plan for plan in own if isinstance(plan, QuantizePlan)}
-    found: list[AnyCandidate] = []
-    if case.activation:
-        found += [c for c in _float_rungs(case, own, arch) if every or c.routed]
-    elif case.tokens > 1 or case.storage == "tiled":
-        batch = routed_batch(case.format, case.shape.rows, case.shape.columns, case.tokens, arch, storage=case.storage)
-        found += [c for c in _rungs(own, arch, batch) if every or c.routed]
-        found += [c for c in _multirows(own, (batch,), batch)]
-    for plan in own:
-        if isinstance(plan, MatvecPlan) and case.tokens == 1:
-            routed = routed_instance(plan, case.shape.rows, case.shape.columns, arch)
-            found += [
-                Candidate(plan, quantizers[plan.layout.name], instance, instance is routed)
-                for instance in plan.instances
-                if every or instance is routed
-            ]
-    if not found:
-        raise QgenError(
-            stage="bench",
-            subject=str(case),
-            found="no kernel takes it",
-            allowed="a format and a token count with a kernel",
-            next="leave this token count out",
-        )
-    return found
-
-
-def ladder_candidates(case: Case, plans: Sequence[Plan], *, arch: str) -> list[AnyCandidate]:
-    """What may compete for a case of any token count: the routed kernel and every rung that runs on `arch`.
-
-    Raises QgenError when no plan takes the case.
-    """
-    own = of_activation((plan for plan in plans if plan.format == case.format.name), case.activation, case.storage)
-    found = candidates(case, own, every=True, arch=arch)
-    if case.tokens > 1 or case.activation or case.storage == "tiled":
-        return found
-    return [*(c for c in found if c.routed), *_rungs(own, arch, None)]
-
-
-def every_candidate(case: Case, plans: Sequence[Plan], *, arch: str) -> list[AnyCandidate]:
-    """Every kernel for int8 activations that runs on `arch` and takes the case, whether a route leads to it or not; of
-    the variants of multirow first those that hold all tokens.
-
-    Raises QgenError when no plan takes the case.
-    """
-    own = of_activation((plan for plan in plans if plan.format == case.format.name), "", case.storage)
-    found = ladder_candidates(case, own, arch=arch)
-    found += candidates(case, own, every=True, arch=arch)
-    variants = [i for plan in own if isinstance(plan, MultirowPlan) for i in plan.instances]
-    found += _multirows(own, sorted(variants, key=lambda i: (i.columns < case.tokens, i.columns)), None)
-    return list({c.instance.name: c for c in reversed(found)}.values())[::-1]
-
-
-def _float_rungs(case: Case, plans: Sequence[Plan], arch: str) -> list[FloatCandidate]:
-    """Every rung that fits the architecture. Raises QgenError where the dispatch refuses the case."""
-    shape = case.shape
-    routed = routed_float(
-        case.format, case.activation, shape.rows, shape.columns, case.tokens, arch, storage=case.storage
-    )
-    arrange = {plan.layout.name: plan for plan in plans if isinstance(plan, ArrangePlan)}
-    return [
-        FloatCandidate(plan, arrange[plan.layout.name], rung, rung.name == routed.name)
-        for plan in plans
-        if isinstance(plan, FloatKsplitPlan)
-        for rung in plan.rungs
-        if rung.shared_bytes <= load_archs()[arch].shared_per_block_optin
-    ]
-
-
-def multirow_candidates(case: Case, plans: Sequence[Plan], *, arch: str) -> list[AnyCandidate]:
-    """What may compete for a few tokens: the routed kernel, the narrowest rung that runs on `arch` and holds them, and
-    for each number of rows the variant of multirow with the fewest columns that hold them (the most, if none do).
-
-    Raises QgenError when no plan takes the case.
-    """
-    own = of_activation((plan for plan in plans if plan.format == case.format.name), "")
-    found = candidates(case, own, every=False, arch=arch)
-    routed = found[0].instance
-    rungs = _rungs(own, arch, None)
-    if not any(isinstance(c, RungCandidate) for c in found):
-        found += [c for c in rungs if c.instance.columns >= case.tokens][:1] or rungs[-1:]
-    for plan in own:
-        if isinstance(plan, MultirowPlan):
-            for rows in sorted({i.rows for i in plan.instances}):
-                narrow = [i for i in plan.instances if i.rows == rows]
-                chosen = next((i for i in narrow if i.columns >= case.tokens), narrow[-1])
-                found += _multirows(own, (chosen,), None) if chosen != routed else []
-    return found
-
-
-def _multirows(
-    plans: Iterable[Plan], wanted: Iterable[Rung | MultirowInstance], routed: Rung | MultirowInstance | None
-) -> list[MultirowCandidate]:
-    """Those of the variants wanted that are of multirow."""
-    plans = tuple(plans)
-    quantizers = {plan.layout.name: plan for plan in plans if isinstance(plan, QuantizePlan)}
-    return [
-        MultirowCandidate(
-            plan=replace(plan, instances=(instance,), file=instance.name),
-            quantize=quantizers[plan.layout.name],
-            instance=instance,
-            routed=instance == routed,
-        )
-        for plan in plans
-        if isinstance(plan, MultirowPlan)
-        for instance in wanted
-        if isinstance(instance, MultirowInstance)
-    ]
-
-
-def _rungs(plans: Iterable[Plan], arch: str, routed: Rung | MultirowInstance | None) -> list[RungCandidate]:
-    plans = tuple(plans)
-    quantizers = {plan.layout.name: plan for plan in plans if isinstance(plan, FragmentQuantizePlan)}
-    device = load_archs()[arch]
-    return [
-        RungCandidate(plan, quantizers[plan.layout.name], rung, rung == routed)
-        for plan in plans
-        if isinstance(plan, KsplitPlan) and all(getattr(device.instructions, need) for need in plan.requires)
-        for rung in plan.rungs
-        if rung.shared_bytes <= device.shared_per_block_optin
-    ]

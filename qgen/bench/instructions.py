@@ -11,17 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from qgen import build, emit
-from qgen.bench.cases import (
-    AnyCandidate,
-    Case,
-    FloatCandidate,
-    RungCandidate,
-    Skipped,
-    candidates,
-    cases,
-    choose_formats,
-    parse_shape,
-)
+from qgen.bench.candidates import AnyCandidate, FloatCandidate, RungCandidate, candidates
+from qgen.bench.cases import Case, Skipped, cases, choose_formats, parse_shape
 from qgen.bench.tables import columns, markdown_table, number
 from qgen.count import PIPES, Count, count, nvdisasm, pipes
 from qgen.errors import QgenError
@@ -194,7 +185,7 @@ def predict(
             stage="count",
             subject=candidate.instance.name,
             found=f"a kernel for {case.activation} activations",
-            allowed="kernels for int8 activations: matvec, multirow, ksplit_mma",
+            allowed="kernels for int8 activations: matvec, multirow, ksplit_mma, fused",
             next="leave the activation out",
         )
     found = count(

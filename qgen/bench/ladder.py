@@ -6,15 +6,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from qgen.bench.cases import (
-    AnyCandidate,
-    Case,
-    cases,
-    choose_formats,
-    ladder_candidates,
-    of_activation,
-    parse_shape,
-)
+from qgen.bench.candidates import AnyCandidate, ladder_candidates, of_activation
+from qgen.bench.cases import Case, cases, choose_formats, parse_shape
 from qgen.bench.machine import Machine
 from qgen.bench.records import Report
 from qgen.bench.session import close, opened

@@ -53,7 +53,8 @@ def sweeps(report: Report) -> list[list[Row]]:
 
 
 def kernels(own: Sequence[Row]) -> dict[str, list[Row]]:
-    """The rows of one sweep by kernel, in order of appearance: the mat-vec, the rungs, rows a team of multirow."""
+    """The rows of one sweep by kernel, in order of appearance: mat-vec, warps a team of fused, rungs, rows a team of
+    multirow."""
     found: dict[str, list[Row]] = {}
     for row in own:
         found.setdefault(row.family if row.family == "matvec" else row.launch, []).append(row)
@@ -79,7 +80,7 @@ def _cells(report: Report, own: Sequence[Row]) -> list[tuple[str, ...]]:
         line = [str(tokens)]
         for rows in kernels(own).values():
             line.append(_cell(next((row for row in rows if row.tokens == tokens), None), case))
-        quantise = routed.times.quantise.median if routed and routed.times else None
+        quantise = routed.quantise.median if routed and routed.quantise else None
         ratio = routed.us / one if routed and routed.us and one else None
         line += [number(quantise), number(ratio), number(routed.percent(routed.read_floor) if routed else None, 0)]
         cells.append((*line, beside(routed) if routed else NO_FIGURE))

@@ -14,15 +14,15 @@ from numpy.typing import NDArray
 
 from qgen import codec, contract, contract_float, emit, plan
 from qgen.archs import load_archs
-from qgen.bench.cases import (
+from qgen.bench.candidates import (
     AnyCandidate,
     Candidate,
-    Case,
     FloatCandidate,
+    FusedCandidate,
     MultirowCandidate,
     RungCandidate,
-    Shape,
 )
+from qgen.bench.cases import Case, Shape
 from qgen.bench.machine import Grid, Machine
 from qgen.bench.protocol import Rotation
 from qgen.plan import TILE_ROWS
@@ -157,7 +157,7 @@ class Operands(Inputs):
 class Runnable:
     """A candidate's two launches. `quantise(i)` and `multiply(i)` issue them for the i-th copy of the weights."""
 
-    grids: tuple[Grid, Grid]
+    grids: tuple[Grid, ...]  # of the launches in order, the product's last
 
     def __init__(self, operands: Operands, candidate: Candidate) -> None:
         """Loads both kernels. Raises QgenError when one does not compile or load."""
@@ -203,6 +203,11 @@ class Runnable:
         self.quantise(i, chained=True)
         ctas = int(np.prod(self.grids[1]))
         self.multiply(i, chained=spreads(ctas, self._operands.machine.facts.multiprocessors, self.resident))
+
+    @property
+    def parts(self) -> dict[str, Callable[[int], None]]:
+        """What is timed, by the fields of `Times`: a call, and its launches one by one where it has two."""
+        return {"total": self.both, "product": self.multiply, "quantise": self.quantise}
 
     def result(self) -> F32:
         """y float32[tokens, N] of the first copy, from poisoned scratch and output."""
@@ -326,8 +331,51 @@ class FloatRunnable(Runnable):
         o.machine.launch(self._matmul, self.grids[1], args, chained=chained)
 
 
+class FusedRunnable(Runnable):
+    """The one launch of a kernel that quantises x by itself: there is no scratch."""
+
+    def __init__(self, operands: Operands, candidate: FusedCandidate) -> None:
+        """Loads the kernel. Raises QgenError when it does not compile or load."""
+        self._operands = operands
+        fused, instance, machine = candidate.plan, candidate.instance, operands.machine
+        launch = plan.launch_fused(instance, operands.case.shape.rows, machine.facts.multiprocessors)
+        self._matmul = machine.kernel(
+            fused.file, text(fused), instance.name, threads=launch.block, shared=launch.shared
+        )
+        self.resident = self._matmul.resident
+        self.grids = (launch.grid,)
+
+    def quantise(self, _: int, *, chained: bool = False) -> None:
+        """Nothing: the product does it."""
+
+    def multiply(self, i: int, *, chained: bool = False) -> None:
+        """The product of x in float32 with the weights of copy i. chained: as for `Runnable.quantise`."""
+        o = self._operands
+        weight = o.machine.at(o.buffer, o.turn.offset(i))
+        sizes = np.int32(o.case.shape.rows), np.int32(o.case.blocks)
+        o.machine.launch(self._matmul, self.grids[0], (weight, *sizes, o.x, o.y), chained=chained)
+
+    def both(self, i: int) -> None:
+        """What a user's call costs: one launch, dependent where it can be, however few its CTAs are."""
+        self.multiply(i, chained=True)
+
+    @property
+    def parts(self) -> dict[str, Callable[[int], None]]:
+        """A call alone."""
+        return {"total": self.both}
+
+    def result(self) -> F32:
+        """y float32[1, N] of the first copy, from poisoned output."""
+        o = self._operands
+        o.machine.poison(o.y)
+        self.both(0)
+        return o.machine.fetch(o.y)
+
+
 def make(operands: Operands, candidate: AnyCandidate) -> Runnable:
     """The candidate, loaded. Raises QgenError when one of its kernels does not compile or load."""
+    if isinstance(candidate, FusedCandidate):
+        return FusedRunnable(operands, candidate)
     if isinstance(candidate, FloatCandidate):
         return FloatRunnable(operands, candidate)
     if isinstance(candidate, RungCandidate):

@@ -13,16 +13,8 @@ from typing import Any
 import numpy as np
 
 from qgen.bench import floors
-from qgen.bench.cases import (
-    QUICK_FORMATS,
-    AnyCandidate,
-    Case,
-    MultirowCandidate,
-    Shape,
-    Skipped,
-    candidates,
-    choose_formats,
-)
+from qgen.bench.candidates import AnyCandidate, MultirowCandidate, candidates
+from qgen.bench.cases import QUICK_FORMATS, Case, Shape, Skipped, choose_formats
 from qgen.bench.ladder import parse_sweep
 from qgen.bench.machine import Caller, Machine
 from qgen.bench.matvec import F32, PATTERN_BLOCKS, Inputs, Pattern, difference, pattern, stored, text
@@ -202,7 +194,7 @@ def _texts(todo: Mapping[str, Sequence[AnyCandidate]], plans: Sequence[Plan]) ->
         whole: Plan = candidate.plan
         if isinstance(candidate, MultirowCandidate):  # cut down to one variant, where a call loads the file of all
             whole = next(p for p in plans if p.format == whole.format and p.family == whole.family)
-        found |= {plan.file: text(plan) for plan in (whole, candidate.quantize)}
+        found |= {plan.file: text(plan) for plan in (whole, candidate.quantize) if plan}
     return found
 
 

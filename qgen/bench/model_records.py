@@ -25,7 +25,8 @@ class Kind:
 class Step:
     """One decode step in one format. `problem`: why there is no time ("" where there is one).
 
-    quantisations:  of an activation; fewer than products, for neighbours that take the same x share one
+    quantisations:  launches that quantise an activation; fewer than products, for neighbours that take the same x share
+                    one, and some kernels quantise by themselves
     weight_bytes:   packed bytes of all products, each read once
     layers:         of the model, the head among them; distinct: those with memory of their own
     copies:         of the whole model, which steps take in turn

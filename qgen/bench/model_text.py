@@ -29,8 +29,8 @@ _CHECKED = (
 _MEANING = (
     "tokens/s are those of the linear part alone: no attention, no norms, no sampling. limit: the same matrices read "
     "as a chain of dependent launches (`chain us`), or one after another (`read us`) where launches cannot be chained. "
-    "quantised: how often a step quantises an activation; matrices that take the same x share one. %stream: GB/s over "
-    "those of one kernel that reads all weights at once."
+    "quantised: how many launches of a step quantise an activation; matrices that take the same x share one, and some "
+    "kernels quantise by themselves. %stream: GB/s over those of one kernel that reads all weights at once."
 )
 
 

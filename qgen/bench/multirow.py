@@ -4,17 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from qgen.bench.cases import (
-    MULTIROW_CASES,
-    AnyCandidate,
-    Case,
-    Skipped,
-    cases,
-    choose_formats,
-    multirow_candidates,
-    of_activation,
-    parse_shape,
-)
+from qgen.bench.candidates import AnyCandidate, multirow_candidates, of_activation
+from qgen.bench.cases import MULTIROW_CASES, Case, Skipped, cases, choose_formats, parse_shape
 from qgen.bench.ladder import SHAPES, Options, parse_sweep
 from qgen.bench.machine import Machine
 from qgen.bench.records import Report

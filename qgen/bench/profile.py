@@ -11,22 +11,19 @@ from typing import Any
 import numpy as np
 
 from qgen.bench import ncu
-from qgen.bench.cases import (
+from qgen.bench.candidates import (
     AnyCandidate,
     Candidate,
-    Case,
     FloatCandidate,
+    FusedCandidate,
     MultirowCandidate,
-    Skipped,
     candidates,
-    cases,
-    choose_formats,
     every_candidate,
-    parse_shape,
 )
+from qgen.bench.cases import Case, Skipped, cases, choose_formats, parse_shape
 from qgen.bench.instructions import SHAPE, predict
 from qgen.bench.matvec import SEED, pattern
-from qgen.emulated import ARCH, EmulatedLadder, EmulatedMatvec, EmulatedMultirow
+from qgen.emulated import ARCH, EmulatedFused, EmulatedLadder, EmulatedMatvec, EmulatedMultirow
 from qgen.errors import QgenError
 from qgen.plan import Plan, plan_all
 from qgen.spec import Format, load_formats
@@ -169,6 +166,8 @@ def emulated(case: Case, candidate: AnyCandidate) -> Emulated:
         launched = EmulatedMatvec(case.format).run(weight, x[0], instance=candidate.instance, count_sectors=True)
     elif isinstance(candidate, MultirowCandidate):
         launched = EmulatedMultirow(case.format).run(weight, x, instance=candidate.instance, count_sectors=True)
+    elif isinstance(candidate, FusedCandidate):
+        launched = EmulatedFused(case.format).run(weight, x[0], instance=candidate.instance, count_sectors=True)
     else:
         ladder = EmulatedLadder(case.format, case.storage)
         launched = ladder.run(weight, x, rung=candidate.instance, count_sectors=True)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 
-from qgen.bench.cases import Case, every_candidate, parse_shape
+from qgen.bench.candidates import every_candidate
+from qgen.bench.cases import Case, parse_shape
 from qgen.bench.cuda import CudaMachine
 from qgen.bench.machine import Machine
 from qgen.bench.matvec import Operands, fill, make, pattern, text
 from qgen.bench.protocol import Rotation
 from qgen.errors import QgenError
-from qgen.plan import KsplitPlan, MatvecPlan, MultirowPlan, entries, plan_all
+from qgen.plan import FusedPlan, KsplitPlan, MatvecPlan, MultirowPlan, entries, plan_all
 from qgen.spec import load_formats
 
 
@@ -18,7 +19,7 @@ def launch(entry: str, shape: str, tokens: int, machine: Machine) -> None:
     """Quantise, multiply once, and judge the result. Raises QgenError when it is wrong."""
     formats = load_formats()
     plans, _ = plan_all(formats)
-    families = MatvecPlan | MultirowPlan | KsplitPlan
+    families = MatvecPlan | MultirowPlan | KsplitPlan | FusedPlan
     owner = next((p for p in plans if isinstance(p, families) and entry in entries(p)), None)
     if owner is None:
         raise QgenError(
@@ -30,7 +31,7 @@ def launch(entry: str, shape: str, tokens: int, machine: Machine) -> None:
         )
     case = Case(formats[owner.format], parse_shape(shape), tokens, storage=owner.storage)
     chosen = next(c for c in every_candidate(case, plans, arch=machine.facts.arch) if c.instance.name == entry)
-    machine.compile({p.file: text(p) for p in (chosen.plan, chosen.quantize)})
+    machine.compile({p.file: text(p) for p in (chosen.plan, chosen.quantize) if p})
     buffer = machine.filled(case.stored_bytes)
     blocks = pattern(case.format)
     turn = Rotation(stride=case.stored_bytes, copies=1, launches=1)

@@ -17,11 +17,14 @@ from qgen.bench.protocol import SPREAD_ALLOWED, Timing
 
 @dataclass(frozen=True)
 class Times:
-    """Microseconds a call: with the quantisation of the activation, the product alone, the quantiser alone."""
+    """Microseconds a call: with the quantisation of the activation, the product alone, the quantiser alone.
+
+    product, quantise: None for a kernel that does both
+    """
 
     total: Timing
-    product: Timing
-    quantise: Timing
+    product: Timing | None = None
+    quantise: Timing | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +69,16 @@ class Row:
     def us(self) -> float | None:
         """What a call costs, quantisation included: the figure that comparisons use."""
         return self.times.total.median if self.times else None
+
+    @property
+    def alone(self) -> Timing | None:
+        """The product without the quantisation; None where one kernel does both."""
+        return self.times.product if self.times else None
+
+    @property
+    def quantise(self) -> Timing | None:
+        """The quantiser; None where there is none."""
+        return self.times.quantise if self.times else None
 
     @property
     def gigabytes_a_second(self) -> float | None:

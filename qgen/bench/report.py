@@ -9,12 +9,14 @@ from collections.abc import Sequence
 from qgen.bench import live_text
 from qgen.bench.floors import Floor
 from qgen.bench.peers import Figure
+from qgen.bench.protocol import Timing
 from qgen.bench.records import Report, Row, geometric_mean
 from qgen.bench.tables import NO_FIGURE, columns, markdown_table, number
 
 
-def _median(floor: Floor | None) -> float | None:
-    return floor.us.median if floor else None
+def _median(taken: Timing | Floor | None) -> float | None:
+    timing = taken.us if isinstance(taken, Floor) else taken
+    return timing.median if timing else None
 
 
 def _spread(row: Row) -> float | None:
@@ -91,7 +93,7 @@ def _cells(row: Row) -> tuple[str, ...]:
         row.launch + ("" if row.routed else " *"),
         number(row.weight_bytes / 1e6, 1),
         number(row.us),
-        number(row.times.product.median if row.times else None),
+        number(_median(row.alone)),
         number(row.gigabytes_a_second, 0),
         number(row.percent(row.read_floor), 0),
         number(row.percent(row.chain_floor), 0),
@@ -142,7 +144,8 @@ def ending(report: Report, wrong: Sequence[str] = ()) -> list[str]:
 
 PROTOCOL = (
     "weights rotate over at least 300 MB and twice the L2, CUDA graph, device events, median of passes, one pass a "
-    "kernel and round; `us` is a call with the quantisation of the activation, `alone` without"
+    "kernel and round; `us` is a call with the quantisation of the activation, `alone` without (none where one kernel "
+    "does both)"
 )
 CHECKED = "its sampled rows are the contract's bits, and all rows of all kernels of a case are equal"
 
@@ -188,7 +191,7 @@ def _shape_section(report: Report, shape: str, tokens: int) -> list[str]:
     for row in _shown(report):
         if (row.shape, row.tokens) == (shape, tokens):
             format, _, kernel, megabytes, us, alone, speed, read, chain, spread, beside = _cells(row)
-            quantise = number(row.times.quantise.median if row.times else None)
+            quantise = number(_median(row.quantise))
             floor_us, chain_us = number(_median(row.read_floor)), number(_median(row.chain_floor))
             rows.append(
                 (format, kernel, megabytes, us, alone, quantise, speed, floor_us, read, chain_us, chain, spread, beside)
@@ -236,10 +239,10 @@ def _candidates(report: Report) -> list[str]:
     head = ("format", "N x K", "kernel", "grid", "CTAs/SM", "us", "alone", "low", "high")
     rows = []
     for row in report.rows:
-        alone = row.times.product if row.times else None
+        alone = row.alone
         rows.append(
             (row.format, row.shape, row.launch + (" (routed)" if row.routed else ""), str(row.grid), str(row.resident),
-             number(row.us), number(alone.median if alone else None), number(alone.low if alone else None),
+             number(row.us), number(_median(alone)), number(alone.low if alone else None),
              number(alone.high if alone else None))
         )  # fmt: skip
     return ["## All candidates", "", *markdown_table(head, rows)]
@@ -267,12 +270,11 @@ def csv_text(report: Report) -> str:
     )  # fmt: skip
     for row in report.rows:
         t = row.times
-        taken: tuple[float | str, ...] = ("",) * len(times)
-        if t:
-            taken = (
-                t.total.median, t.total.low, t.total.high, t.product.median, t.product.low, t.product.high,
-                t.quantise.median,
-            )  # fmt: skip
+        figures = [
+            (timing.median, timing.low, timing.high) if timing else (None,) * 3
+            for timing in (t.total if t else None, row.alone)
+        ]
+        taken = (*figures[0], *figures[1], _median(row.quantise))
         peer = min(row.peers, key=lambda f: f.us, default=None)
         peer_cells = (peer.peer, peer.row, peer.us, row.ratio(peer)) if peer else ("",) * 4
         live = [row.live(p.name) for p in report.live]

@@ -11,18 +11,8 @@ import numpy as np
 
 from qgen import emit
 from qgen.bench import floors, peers
-from qgen.bench.cases import (
-    QUICK_FORMATS,
-    QUICK_SHAPES,
-    SHAPES,
-    AnyCandidate,
-    Case,
-    candidates,
-    cases,
-    choose_formats,
-    of_activation,
-    parse_shape,
-)
+from qgen.bench.candidates import AnyCandidate, candidates, of_activation
+from qgen.bench.cases import QUICK_FORMATS, QUICK_SHAPES, SHAPES, Case, cases, choose_formats, parse_shape
 from qgen.bench.conditions import Conditions, State, now, other_processes, read_state, revision, software
 from qgen.bench.live.peer import Live, live_peers
 from qgen.bench.machine import Machine
@@ -30,7 +20,7 @@ from qgen.bench.matvec import Operands, Runnable, difference, fill, make, patter
 from qgen.bench.protocol import SPREAD_ALLOWED, measure, rotation
 from qgen.bench.records import Report, Row, Times
 from qgen.errors import QgenError
-from qgen.plan import FragmentQuantizePlan, KsplitPlan, MatvecPlan, Plan, QuantizePlan, plan_all
+from qgen.plan import FragmentQuantizePlan, FusedPlan, KsplitPlan, MatvecPlan, Plan, QuantizePlan, plan_all
 from qgen.progress import progress
 from qgen.spec import load_formats
 
@@ -133,7 +123,8 @@ def loaded_state(machine: Machine, name: str, graph: Any, report: Report) -> Non
 def _compile(machine: Machine, todo: Sequence[Case], plans: Sequence[Plan]) -> None:
     names = {case.format.name for case in todo}
     # The cases are all of one token: no need to wait for the ladders.
-    kinds = (KsplitPlan, FragmentQuantizePlan) if todo and todo[0].storage == "tiled" else (MatvecPlan, QuantizePlan)
+    tiled = todo and todo[0].storage == "tiled"
+    kinds = KsplitPlan | FragmentQuantizePlan | FusedPlan if tiled else MatvecPlan | QuantizePlan
     wanted = [p for p in plans if p.format in names and isinstance(p, kinds)]
     texts = {plan.file: emit.emit(plan).text for plan in wanted}
     machine.compile({floors.FILE: floors.text(), **texts})
@@ -224,15 +215,13 @@ def _measure_case(
     floor_graphs = rulers.graphs(operands.buffer, case.weight_bytes, turn)
     graphs = dict(floor_graphs)
     for number, runnable in right:
-        graphs[f"{number} total"] = runnable.graph(runnable.both)
-        graphs[f"{number} product"] = runnable.graph(runnable.multiply)
-        graphs[f"{number} quantise"] = runnable.graph(runnable.quantise)
+        graphs |= {f"{number} {part}": runnable.graph(issue) for part, issue in runnable.parts.items()}
     times = measure(machine, graphs, options.rounds, live.subjects([case]))
     figures = live.figures(case, times)
     live.end_case()
     read, chain = rulers.best(times, case.weight_bytes)
-    for number, _ in right:
-        taken = Times(times[f"{number} total"], times[f"{number} product"], times[f"{number} quantise"])
+    for number, runnable in right:
+        taken = Times(**{part: times[f"{number} {part}"] for part in runnable.parts})
         rows[number] = replace(rows[number], times=taken)
     rows = [replace(row, read_floor=read, chain_floor=chain, peers=figures) for row in rows]
     return rows, next(iter(floor_graphs.values()))[0]
@@ -240,7 +229,7 @@ def _measure_case(
 
 def make_row(case: Case, candidate: AnyCandidate, runnable: Runnable, problem: str) -> Row:
     """A row without times."""
-    grid = runnable.grids[1]
+    grid = runnable.grids[-1]
     return Row(
         format=case.format.name,
         activation=case.activation,

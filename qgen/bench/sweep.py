@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from qgen.bench import floors, peers
-from qgen.bench.cases import AnyCandidate, Case, candidates
+from qgen.bench.candidates import AnyCandidate, candidates
+from qgen.bench.cases import Case
 from qgen.bench.live.peer import Live, live_peers
 from qgen.bench.machine import Machine
 from qgen.bench.matvec import F32, Operands, Runnable, difference, fill, make, pattern, text
@@ -92,7 +93,7 @@ def _texts(run: Run, machine: Machine, plans: Sequence[Plan]) -> dict[str, str]:
         every = candidates(replace(case, tokens=1), plans, every=False, arch=machine.facts.arch)
         for tokens in run.sweep:
             every += run.choose(replace(case, tokens=tokens))
-        found |= {plan.file: text(plan) for candidate in every for plan in (candidate.plan, candidate.quantize)}
+        found |= {plan.file: text(plan) for c in every for plan in (c.plan, c.quantize) if plan}
     return found
 
 
@@ -130,7 +131,7 @@ class Sweep:
         rows: list[Row] = []
         graphs = rulers.graphs(self.buffer, self.widest.case.weight_bytes, self.turn)
         busy = next(iter(graphs.values()))[0]
-        timed: dict[int, tuple[str, str, str]] = {}  # row -> its subjects: total, product, quantise
+        timed: dict[int, dict[str, str]] = {}  # row -> its subjects, by the fields of `Times`
         alive: list[Runnable] = []  # graphs hold no reference to the memory they use
         for tokens in self.run.sweep:
             operands = self.operands(tokens)
@@ -139,7 +140,8 @@ class Sweep:
                 problem = self._judge(runnable, singles[:tokens], wrong)
                 if not problem:
                     alive.append(runnable)
-                    timed[len(rows)] = self._subjects(graphs, runnable, candidate.quantize.name, tokens, len(rows))
+                    quantizer = f"{candidate.quantize.name}, T = {tokens}" if candidate.quantize else ""
+                    timed[len(rows)] = self._subjects(graphs, runnable, quantizer, len(rows))
                 rows.append(make_row(operands.case, candidate, runnable, problem))
         cases = [replace(self.widest.case, tokens=tokens) for tokens in self.run.sweep]
         times = measure(self.machine, graphs, self.run.passes, live.subjects(cases))
@@ -147,7 +149,7 @@ class Sweep:
         live.end_case()
         read, chain = rulers.best(times, self.widest.case.weight_bytes)
         for number, subjects in timed.items():
-            rows[number] = replace(rows[number], times=Times(*(times[name] for name in subjects)))
+            rows[number] = replace(rows[number], times=Times(**{part: times[s] for part, s in subjects.items()}))
         return [replace(row, read_floor=read, chain_floor=chain, peers=figures[row.tokens]) for row in rows], busy
 
     def _judge(self, runnable: Runnable, singles: F32, wrong: str) -> str:
@@ -157,12 +159,11 @@ class Sweep:
         return wrong and f"single columns are wrong: {wrong}"
 
     def _subjects(
-        self, graphs: dict[str, tuple[Any, int]], runnable: Runnable, quantizer: str, tokens: int, number: int
-    ) -> tuple[str, str, str]:
-        """Capture what is to be timed; a quantiser is timed once for all rungs that it serves."""
-        names = f"{number} total", f"{number} product", f"{quantizer}, T = {tokens}"
-        issues: tuple[Callable[[int], None], ...] = (runnable.both, runnable.multiply, runnable.quantise)
-        for name, issue in zip(names, issues, strict=True):
-            if name not in graphs:
-                graphs[name] = runnable.graph(issue)
-        return names
+        self, graphs: dict[str, tuple[Any, int]], runnable: Runnable, quantizer: str, number: int
+    ) -> dict[str, str]:
+        """Capture what is to be timed; a quantiser is timed once for all rungs that it serves, as this subject."""
+        subjects = {part: quantizer if part == "quantise" else f"{number} {part}" for part in runnable.parts}
+        for part, issue in runnable.parts.items():
+            if subjects[part] not in graphs:
+                graphs[subjects[part]] = runnable.graph(issue)
+        return subjects

@@ -8,7 +8,7 @@ from typing import Any
 
 from qgen.cli import emit_json
 from qgen.errors import QgenError
-from qgen.plan import FloatKsplitPlan, KsplitPlan, MatvecPlan, MultirowPlan, Plan, entries, plan_all
+from qgen.plan import FloatKsplitPlan, FusedPlan, KsplitPlan, MatvecPlan, MultirowPlan, Plan, entries, plan_all
 from qgen.spec import Format, load_format, load_formats
 
 
@@ -52,9 +52,10 @@ def _counts(plans: list[Plan]) -> list[str]:
     """How many mul_mat kernels there are for what: the activation a format names first."""
     integer = []
     for plan in plans:
-        if isinstance(plan, MatvecPlan | MultirowPlan | KsplitPlan):
+        if isinstance(plan, MatvecPlan | MultirowPlan | KsplitPlan | FusedPlan):
             named = "mul_mat T=1" if isinstance(plan, MatvecPlan) else plan.family
-            integer.append(f"{named if plan.storage == 'native' else 'over tiles'}: {len(entries(plan))}")
+            over = "fused over tiles" if isinstance(plan, FusedPlan) else "over tiles"
+            integer.append(f"{named if plan.storage == 'native' else over}: {len(entries(plan))}")
     floats: dict[str, list[str]] = {}
     for plan in plans:
         if isinstance(plan, FloatKsplitPlan):
@@ -64,7 +65,7 @@ def _counts(plans: list[Plan]) -> list[str]:
 
 
 def _row(format: Format, plans: list[Plan], refusal: QgenError | None) -> dict[str, Any]:
-    multiply = (p for p in plans if isinstance(p, MatvecPlan | MultirowPlan | KsplitPlan | FloatKsplitPlan))
+    multiply = (p for p in plans if isinstance(p, MatvecPlan | MultirowPlan | KsplitPlan | FusedPlan | FloatKsplitPlan))
     return {
         "name": format.name,
         "id": format.id,

@@ -18,6 +18,7 @@ from qgen.plan import (
     FloatFragments,
     FloatKsplitPlan,
     FragmentLayout,
+    FusedPlan,
     KsplitPlan,
     MatvecPlan,
     MultirowPlan,
@@ -50,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     if format_name in made.refused:
         raise made.refused[format_name]
     if format_name in formats:
-        multiply = MatvecPlan | MultirowPlan | KsplitPlan | FloatKsplitPlan
+        multiply = MatvecPlan | MultirowPlan | KsplitPlan | FusedPlan | FloatKsplitPlan
         plan: Plan
         plan, *others = [p for p in made.plans if p.format == format_name and isinstance(p, multiply)]
         text = made.source_of(plan.file)[1].text
@@ -93,6 +94,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _print_plan(plan: Plan) -> None:
+    if isinstance(plan, FusedPlan):
+        _print_fused(plan)
+        return
     _print_layout(plan.layout)
     if isinstance(plan, MatvecPlan | MultirowPlan | KsplitPlan | FloatKsplitPlan):
         print(f"contract  {_contract(plan.contract)}; {', '.join(plan.contract.terms)}")
@@ -106,6 +110,25 @@ def _print_plan(plan: Plan) -> None:
         print(f"plan      {plan.op}, family {plan.family}")
         for name in entries(plan):
             print(f"  kernel  {name}")
+    print(f"file      generated/{plan.family}/{plan.file}.cu")
+
+
+def _print_fused(plan: FusedPlan) -> None:
+    columns = plan.most_blocks * plan.ladder.block
+    print(
+        f"layout    f32: every CTA quantises x to {plan.contract.activation} by itself, at most {columns} columns, "
+        f"into records of {plan.record.record_bytes} bytes in shared memory"
+    )
+    print(f"contract  {_contract(plan.contract)}; {', '.join(plan.contract.terms)}")
+    print(
+        f"plan      {plan.op}, family {plan.family}, {plan.storage} storage; read factor "
+        f"{plan.ladder.read_factor:.2f}; largest integer sum {plan.ladder.largest_sum}"
+    )
+    for i in plan.instances:
+        print(
+            f"  kernel  {i.name}: one token, {i.teams} team(s) of {i.warps} warps, {i.stages} stages of "
+            f"{i.stage_blocks} blocks a team, {i.shared_bytes} B shared"
+        )
     print(f"file      generated/{plan.family}/{plan.file}.cu")
 
 

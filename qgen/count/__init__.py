@@ -18,7 +18,7 @@ from qgen.count.pipes import PIPES
 from qgen.count.resident import resident_ctas
 from qgen.count.weigh import weigh_blocks
 from qgen.errors import QgenError
-from qgen.plan import MatvecPlan
+from qgen.plan import FusedInstance, FusedPlan, MatvecPlan
 
 __all__ = ["PIPES", "Count", "CountedInstance", "CountedPlan", "count", "warps_of"]
 
@@ -53,6 +53,8 @@ class Count:
 
 def warps_of(planned: CountedPlan, instance: CountedInstance) -> int:
     """Warps of a CTA."""
+    if isinstance(instance, FusedInstance):
+        return instance.warps * instance.teams
     return planned.warps if isinstance(planned, MatvecPlan) else instance.warps  # type: ignore[union-attr]
 
 
@@ -69,7 +71,8 @@ def count(
     """Count the launch of one kernel for N = rows, K = columns, T = tokens.
 
     cubin: a text that has the kernel, compiled for sm_90. Raises QgenError where nvdisasm is missing, where the loops
-    are not those of the plan, where rows do not begin and end on 16 bytes, and for other architectures.
+    are not those of the plan, where rows do not begin and end on 16 bytes, where a fused kernel does not take the case,
+    and for other architectures.
     """
     if cubin.arch != pipes.ARCH:
         raise QgenError(
@@ -86,7 +89,8 @@ def count(
         warps=warps_of(planned, instance),
         shared_bytes=instance.shared_bytes,
     )
-    problem = Problem(arch, rows, columns // planned.block, tokens, multiprocessors, resident)
+    block = planned.ladder.block if isinstance(planned, FusedPlan) else planned.block
+    problem = Problem(arch, rows, columns // block, tokens, multiprocessors, resident)
     planned_nest = plan_nest(planned, instance, problem)
     instructions = nvdisasm.disassemble(cubin)[instance.name]
     found, times = weigh_blocks(graph.cut(instructions, instance.name), instance.name, planned_nest)

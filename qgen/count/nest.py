@@ -14,8 +14,8 @@ from qgen.emit.ksplit import ksplit_kernel
 from qgen.errors import QgenError
 from qgen.plan.matvec import PIECE
 
-CountedPlan = plan.MatvecPlan | plan.MultirowPlan | plan.KsplitPlan
-CountedInstance = plan.Instance | plan.MultirowInstance | plan.Rung
+CountedPlan = plan.MatvecPlan | plan.MultirowPlan | plan.KsplitPlan | plan.FusedPlan
+CountedInstance = plan.Instance | plan.MultirowInstance | plan.Rung | plan.FusedInstance
 
 
 @dataclass(frozen=True)
@@ -25,10 +25,11 @@ class Nest:
     warps:      of the launch, a number
     row_tiles:  turns of the loop over row tiles
     stages:     turns of the loop over K inside it, all of them
-    dots:       executions of the dot instructions in it, in the order they are written: IDP or IMMA
+    dots:       executions of the dot instructions in it, in the order they are written
+    dot:        their opcode, IDP or IMMA
     tail:       turns of a loop over blocks inside it, all of them, and executions of the dots there; none without one
     bulk:       weights come by bulk copies, asked for by one warp at a time; else by cp.async of every warp
-    before:     requests for weights ahead of the row tiles, by place in the text; bulk: one place in a loop
+    before:     requests for weights ahead of the row tiles, by place in the text; bulk: the last place is in a loop
     ahead:      turns of that loop
     inside:     requests in the loop over K, by place in the text
     copies:     bulk copies of a request, one turn of a loop each
@@ -36,6 +37,8 @@ class Nest:
                 a warp has whole sums
     sum_turns:  turns of the loop in which it does
     barriers:   times that it sets up barriers, and how many
+    bundles:    turns of a loop ahead of the row tiles: bundles of x that it quantises; none where x comes quantised
+    columns:    bundles whose columns of x it asks for, ahead of that loop and in it
     """
 
     warps: int
@@ -51,6 +54,9 @@ class Nest:
     sum_turns: float = 1.0
     tail: tuple[float, float] | None = None
     barriers: tuple[float, int] = (0.0, 0)
+    dot: str = "IDP"
+    bundles: float | None = None
+    columns: tuple[float, float] = (0.0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -66,20 +72,27 @@ class Problem:
 
 
 def plan_nest(planned: CountedPlan, instance: CountedInstance, problem: Problem) -> Nest:
-    """Raises QgenError where rows do not begin and end on 16 bytes: what the ragged ends cost depends on addresses."""
+    """Raises QgenError where rows do not begin and end on 16 bytes: what the ragged ends cost depends on addresses.
+
+    So it does for a fused kernel where it does not take the case.
+    """
     if isinstance(planned, plan.MatvecPlan) and isinstance(instance, plan.Instance):
         _aligned(planned, instance.team_blocks, problem, instance.name)
         return _matvec(planned, instance, problem)
     if isinstance(planned, plan.MultirowPlan) and isinstance(instance, plan.MultirowInstance):
         _aligned(planned, instance.team_blocks, problem, instance.name)
         return _multirow(planned, instance, problem)
+    if isinstance(planned, plan.FusedPlan) and isinstance(instance, plan.FusedInstance):
+        return _fused(planned, instance, problem)
     assert isinstance(planned, plan.KsplitPlan) and isinstance(instance, plan.Rung)
     if planned.tile is None:
         _aligned(planned, instance.stage_blocks, problem, instance.name)
     return _ksplit(planned, instance, problem)
 
 
-def _aligned(planned: CountedPlan, step_blocks: int, problem: Problem, name: str) -> None:
+def _aligned(
+    planned: plan.MatvecPlan | plan.MultirowPlan | plan.KsplitPlan, step_blocks: int, problem: Problem, name: str
+) -> None:
     for what, blocks in (("a row", problem.blocks), ("a stage", min(step_blocks, problem.blocks))):
         if blocks * planned.block_bytes % PIECE:
             raise QgenError(
@@ -189,9 +202,10 @@ def _ksplit(planned: plan.KsplitPlan, rung: plan.Rung, problem: Problem) -> Nest
         warps=launch.grid * grid_y * rung.warps,
         row_tiles=fmean(turns),
         stages=fmean(turns) * stages,
+        dot="IMMA",
         dots=_single_dots(planned, fmean(turns) * stages)
         if single
-        else _token_dots(planned, rung, problem, fmean(turns))
+        else _token_dots(planned, rung.warps, rung.warp_bundles, problem, fmean(turns))
         if token
         else _bundle_dots(planned, rung, problem, grid_y, stages, (fmean(turns), whole)),
         bulk=True,
@@ -202,7 +216,7 @@ def _ksplit(planned: plan.KsplitPlan, rung: plan.Rung, problem: Problem) -> Nest
         sums=(fmean(count - 1 for count in turns) * adding, adding),
         sum_turns=max(1.0, units / rung.warps),
         barriers=(1 / rung.warps, rung.stages),
-        tail=_token_tail(rung, problem, fmean(turns)) if token and rung.warp_bundles > 1 else None,
+        tail=_token_tail(rung.warps, rung.warp_bundles, problem, fmean(turns)) if token else None,
     )
 
 
@@ -211,23 +225,24 @@ def _single_dots(planned: plan.KsplitPlan, stages: float) -> tuple[float, ...]:
     return (stages,) * (8 * _products(planned) * sum(map(len, planned.pairs)))
 
 
-def _token_dots(planned: plan.KsplitPlan, rung: plan.Rung, problem: Problem, turns: float) -> tuple[float, ...]:
-    """One token in all columns: whole stages of several blocks a warp, or a block if it is there."""
-    each = rung.warp_bundles
-    times = turns * (problem.blocks // rung.stage_blocks if each > 1 else problem.blocks / rung.warps)
-    return (times,) * (each * _dots_of_units(planned, rung))
+def _token_dots(planned: plan.KsplitPlan, warps: int, each: int, problem: Problem, turns: float) -> tuple[float, ...]:
+    """One token in all columns: whole stages of `each` blocks a warp, or a block if it is there."""
+    times = turns * (problem.blocks // (warps * each) if each > 1 else problem.blocks / warps)
+    return (times,) * (each * _dots_of_units(planned, 1))
 
 
-def _token_tail(rung: plan.Rung, problem: Problem, turns: float) -> tuple[float, float]:
-    """The stage that is not whole: turns of its loop, and blocks that a warp finds there."""
-    left = problem.blocks % rung.stage_blocks
-    return turns * rung.warp_bundles * (left > 0), turns * left / rung.warps
+def _token_tail(warps: int, each: int, problem: Problem, turns: float) -> tuple[float, float] | None:
+    """The stage that is not whole, where warps take several blocks: turns of its loop, and blocks that a warp finds."""
+    if each <= 1:
+        return None
+    left = problem.blocks % (warps * each)
+    return turns * each * (left > 0), turns * left / warps
 
 
-def _dots_of_units(planned: plan.KsplitPlan, rung: plan.Rung) -> int:
+def _dots_of_units(planned: plan.KsplitPlan, column_tiles: int) -> int:
     """Dot instructions of a bundle, a row tile and a column tile. Few columns take both halves of an entry."""
     units = ksplit_kernel(planned, ()).units
-    halves = _products(planned) if rung.column_tiles == 1 else 1
+    halves = _products(planned) if column_tiles == 1 else 1
     return sum(halves * len(g.pairs) for u in units for g in u.groups) + sum(2 * len(u.sum_products) for u in units)
 
 
@@ -240,7 +255,7 @@ def _bundle_dots(
     turns: tuple[float, float],
 ) -> tuple[float, ...]:
     """turns: row tiles a CTA takes first, and second where a warp has two."""
-    a_unit = _dots_of_units(planned, rung)
+    a_unit = _dots_of_units(planned, rung.column_tiles)
     tiles = -(-problem.tokens // 8)
     share = rung.columns if rung.column_tiles <= 2 else -(-tiles // grid_y) * 8
     left = [min(problem.tokens - y * share, share) for y in range(grid_y)]
@@ -253,3 +268,63 @@ def _bundle_dots(
             for m in range(rung.row_tiles):
                 dots += [turns[m] * sum(there) / rung.warps * tokens] * a_unit
     return tuple(dots)
+
+
+# ---- fused: all warps of a CTA quantise x, then teams of them have row tiles of their own ------------------------
+
+
+def _fused(planned: plan.FusedPlan, instance: plan.FusedInstance, problem: Problem) -> Nest:
+    if problem.tokens != 1 or problem.blocks > planned.most_blocks:
+        ladder = planned.ladder
+        raise QgenError(
+            stage="count",
+            subject=instance.name,
+            found=f"K = {problem.blocks * ladder.block}, T = {problem.tokens}",
+            allowed=f"at most {planned.most_blocks * ladder.block} columns, and one token",
+            next="count a rung of the ladder over tiles",
+        )
+    launch = plan.launch_fused(instance, problem.rows, problem.multiprocessors)
+    shares = _shares(-(-problem.rows // plan.TILE_ROWS), launch.grid, tiled=True)
+    turns = [-(-max(0, share - team) // instance.teams) for share in shares for team in range(instance.teams)]
+    stages = -(-problem.blocks // instance.stage_blocks)
+    requests = [count * stages for count in turns]
+    # One ahead of x, the others behind it.
+    ahead = max(instance.stages - 1, 1)
+    before = [fmean(min(1, count) for count in requests)]
+    if ahead > 1:
+        before.append(fmean(min(ahead, count) for count in requests) - before[0])
+    a_team, each = fmean(turns), instance.warp_blocks
+    bundles, columns = _bundles(planned, instance.warps * instance.teams, problem.blocks)
+    return Nest(
+        warps=launch.grid * instance.warps * instance.teams,
+        row_tiles=a_team,
+        stages=a_team * stages,
+        dot="IMMA",
+        dots=_token_dots(planned.ladder, instance.warps, each, problem, a_team)
+        if each
+        else _single_dots(planned.ladder, a_team * stages),
+        bulk=True,
+        before=tuple(some / instance.warps for some in before),
+        inside=(fmean(max(0, count - ahead) for count in requests) / instance.warps,),
+        ahead=ahead - 1,
+        copies=1,
+        sums=(
+            fmean(max(0, count - 1) for count in turns) / instance.warps,
+            fmean(min(1, count) for count in turns) / instance.warps,
+        ),
+        barriers=(1 / instance.warps, instance.stages),
+        tail=_token_tail(instance.warps, each, problem, a_team),
+        bundles=bundles,
+        columns=columns,
+    )
+
+
+def _bundles(planned: plan.FusedPlan, warps: int, blocks: int) -> tuple[float, tuple[float, float]]:
+    """Bundles of x that a warp of a CTA quantises, and of how many it asks for columns: first, and while it quantises.
+
+    Bundles of blocks that only fill up have no columns to ask for.
+    """
+    layout, split = planned.ladder.layout, planned.ladder.split
+    bundles = layout.bundles(blocks)
+    there = [b // split * (split * layout.bundle) + b % split < blocks for b in range(bundles)]
+    return bundles / warps, (sum(there[:warps]) / warps, sum(there[warps:]) / warps)

@@ -11,17 +11,19 @@ from qgen.dispatch.table import lookup
 from qgen.errors import QgenError
 from qgen.plan import (
     FloatRung,
+    FusedInstance,
     Instance,
     MatvecPlan,
     MultirowInstance,
     Rung,
+    plan_fused,
     plan_ksplit,
     plan_ksplit_float,
     plan_multirow,
 )
 from qgen.spec import Format
 
-V = TypeVar("V", bound=Instance | Rung | MultirowInstance | FloatRung)
+V = TypeVar("V", bound=Instance | Rung | MultirowInstance | FloatRung | FusedInstance)
 
 
 def routed_instance(plan: MatvecPlan, rows: int, columns: int, arch: str, policy: str = "fastest") -> Instance:
@@ -40,17 +42,19 @@ def routed_batch(
     arch: str,
     policy: str = "fastest",
     storage: str = "native",
-) -> Rung | MultirowInstance:
+) -> Rung | MultirowInstance | FusedInstance:
     """The variant for `tokens` > 1 tokens (over tiles, 1 or more) and a weight of `rows` x `columns` on `arch`.
 
     storage: the weight's
     Raises QgenError with the reason of a refusal.
     """
-    variants: list[Rung | MultirowInstance] = []
+    variants: list[Rung | MultirowInstance | FusedInstance] = []
     with contextlib.suppress(QgenError):  # the dispatch has better words for a format without such kernels
         variants += plan_multirow(format).instances
     with contextlib.suppress(QgenError):
         variants += plan_ksplit(format, storage).rungs
+        if storage == "tiled":
+            variants += plan_fused(format).instances
     return _routed(format.name, format.activation or "none", variants, tokens, rows, columns, arch, policy, storage)
 
 

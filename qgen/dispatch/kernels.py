@@ -14,12 +14,14 @@ from qgen.dispatch.space import Axis, Condition, Ints, Space, Where
 from qgen.errors import QgenError
 from qgen.plan import (
     CLASSES,
+    FUSED_WARPS,
     LADDER,
     MAX_TOKENS,
     ArrangePlan,
     FloatKsplitPlan,
     FloatRung,
     FragmentQuantizePlan,
+    FusedPlan,
     KsplitPlan,
     MatvecPlan,
     MultirowPlan,
@@ -118,6 +120,7 @@ def catalog(
     kernels: list[Kernel] = []
     # tokens: how many the kernels of a format take in one call; rungs: of its int8 ladder over native storage;
     # tiled_rungs, row_tiles_COLUMNS: see _tiled; block_columns: of those whose columns are blocks of K;
+    # fused_blocks: blocks of a row that kernels take which quantise x by themselves;
     # float_rungs, tiled_float_rungs: of the ladders for f16 and bf16; widest_ARCH: see _widest
     numbers: dict[str, dict[str, int]] = {
         name: {
@@ -126,6 +129,7 @@ def catalog(
             "rungs": 0,
             "tiled_rungs": 0,
             "block_columns": 0,
+            "fused_blocks": 0,
             **{f"row_tiles_{columns}": 0 for columns in LADDER},
             "float_rungs": 0,
             "tiled_float_rungs": 0,
@@ -138,7 +142,7 @@ def catalog(
     stored_floats: dict[str, dict[str, None]] = {name: {} for name in formats}
     read: dict[str, set[str]] = {}  # by activation layout, the storages of the kernels that read it
     for plan in plans:
-        if not isinstance(plan, converts | RepackPlan):
+        if not isinstance(plan, converts | RepackPlan | FusedPlan):  # the last takes what its ladder takes
             taken[plan.format][plan.layout.activation] = None
             stored[plan.format][plan.storage] = None
             read.setdefault(plan.layout.name, set()).add(plan.storage)
@@ -172,6 +176,9 @@ def catalog(
             kernels += _ksplit(plan, quantisers.get(plan.layout.name), space, archs)
             key = "tiled_float_rungs" if plan.tile else "float_rungs"
             numbers[plan.format] |= {"tokens": MAX_TOKENS, key: numbers[plan.format][key] + len(plan.rungs)}
+        elif isinstance(plan, FusedPlan):
+            kernels += _fused(plan, space, archs)
+            numbers[plan.format] |= {"fused_blocks": plan.most_blocks}
         elif isinstance(plan, RepackPlan):
             kernels += _repack(plan, space)
         else:
@@ -278,6 +285,31 @@ def _ksplit(
             requires=plan.requires,
         )
         for r in plan.rungs
+    ]  # fmt: skip
+
+
+def _fused(plan: FusedPlan, space: Space, archs: Mapping[str, Arch]) -> list[Kernel]:
+    """One token, in float32 as it is: there is no quantiser in front."""
+    block = plan.ladder.block
+    where: dict[str, Condition] = {
+        "op": frozenset({plan.op}),
+        "format": frozenset({plan.format}),
+        "activation": frozenset({plan.contract.activation}),
+        "storage": frozenset({plan.storage}),
+        "epilogue": frozenset({"none"}),
+        "contiguous": frozenset({"yes"}),
+        "K": _integers(space.axis("K"), block, plan.most_blocks * block, block),
+        "N": _integers(space.axis("N"), 1, MAX_ROWS),
+        "T": _integers(space.axis("T"), 1, 1),
+    }
+    return [
+        Kernel(
+            name=i.name, file=plan.file, op=plan.op, family=plan.family, format=plan.format,
+            where={**where, **_where_runs(plan.requires, i.shared_bytes, space, archs)},
+            contract=plan.contract.name, columns=1, threads=32 * FUSED_WARPS, shared_bytes=i.shared_bytes,
+            rows=i.rows, alignment=plan.alignment, knobs={"warps": i.warps}, requires=plan.requires,
+        )
+        for i in plan.instances
     ]  # fmt: skip
 
 

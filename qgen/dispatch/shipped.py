@@ -21,7 +21,7 @@ from qgen.dispatch.space import Space, load_space
 from qgen.emit import emit_text
 from qgen.errors import QgenError
 from qgen.paths import data_dir
-from qgen.plan import FloatKsplitPlan, KsplitPlan, MatvecPlan, MultirowPlan, Plan, entries
+from qgen.plan import FloatKsplitPlan, FusedPlan, KsplitPlan, MatvecPlan, MultirowPlan, Plan, entries
 from qgen.spec import load_formats
 from qgen.spec.reader import close, listed
 from qgen.tree import File
@@ -45,6 +45,9 @@ def keep_routed(plans: Iterable[Plan], refused: Mapping[str, QgenError]) -> tupl
         elif isinstance(plan, MultirowPlan):
             few = tuple(i for i in plan.instances if i.name in wanted)
             kept += [replace(plan, instances=few)] if few else []
+        elif isinstance(plan, FusedPlan):
+            fused = tuple(i for i in plan.instances if i.name in wanted)
+            kept += [replace(plan, instances=fused)] if fused else []
         elif isinstance(plan, KsplitPlan):
             rungs = tuple(r for r in plan.rungs if r.name in wanted)
             kept += [replace(plan, rungs=rungs)] if rungs else []

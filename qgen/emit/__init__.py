@@ -12,6 +12,7 @@ from typing import NoReturn
 import jinja2
 
 from qgen import paths
+from qgen.emit.fused import fused_activation, fused_kernel
 from qgen.emit.ksplit import ksplit_kernel, quantize_kernel
 from qgen.emit.ksplit_float import arrange_kernel, float_facts, float_kernel
 from qgen.emit.multirow import multirow_kernel
@@ -22,6 +23,7 @@ from qgen.plan import (
     ArrangePlan,
     FloatKsplitPlan,
     FragmentQuantizePlan,
+    FusedPlan,
     KsplitPlan,
     MatvecPlan,
     MultirowPlan,
@@ -102,6 +104,10 @@ def emit(plan: Plan, guards: Mapping[str, str] = MappingProxyType({})) -> Source
     if isinstance(plan, KsplitPlan):
         template = "ksplit_tiled.cu.j2" if plan.tile else "ksplit.cu.j2"
         kernel = ksplit_kernel(plan, _header(plan, template, f"{plan.format} x {plan.layout.activation}", _facts(plan)))
+    elif isinstance(plan, FusedPlan):
+        template = "fused.cu.j2"
+        facts = _facts(plan.ladder, activation=fused_activation(plan))
+        kernel = fused_kernel(plan, _header(plan, template, f"{plan.format} x f32, one token", facts))
     elif isinstance(plan, MultirowPlan):
         template = "multirow.cu.j2"
         subject = f"{plan.format} x {plan.layout.activation}, a few tokens"
@@ -154,15 +160,17 @@ def _header(plan: Plan, template: str, subject: str, facts: list[str]) -> tuple[
     )
 
 
-def _facts(plan: MatvecPlan | KsplitPlan | MultirowPlan) -> list[str]:
+def _facts(plan: MatvecPlan | KsplitPlan | MultirowPlan, activation: str = "") -> list[str]:
+    """activation: a line that says how x is read, where that is not the plan's layout."""
     c = plan.contract
+    layout = f"activation  {plan.layout.activation} in the layout {plan.layout.name}, from quantize_activation"
     storage = f"blocks as in the file, aligned to {plan.alignment}, rows row_stride bytes apart"
     if plan.storage == "tiled":
         storage = "tiles of 16 rows and a block, as qgen.repack makes them, row tiles back to back"
     return [
         f"format      {plan.format}: {plan.block} elements in {plan.block_bytes} bytes",
         f"storage     {plan.storage}: {storage}",
-        f"activation  {plan.layout.activation} in the layout {plan.layout.name}, from quantize_activation",
+        activation or layout,
         f"traffic     every packed byte is requested once (read factor {plan.read_factor:.2f})",
         f"contract    {c.name}: block b of a row belongs to slice b mod {c.slices}; a slice takes its blocks in",
         f"            increasing order, in them units of {c.unit} elements, and each term as",

@@ -89,19 +89,18 @@ class FragmentQuantizeKernel:
 
     header: tuple[str, ...]
     plan: FragmentQuantizePlan
-    column_rows: tuple[tuple[tuple[int, int], ...], ...]  # by slot: four columns as two packed pairs of 16 bits
     place_rows: tuple[tuple[int, ...], ...]  # by slot: bytes from a record's first code to the word, of token 0
 
 
-def quantize_kernel(plan: FragmentQuantizePlan, header: tuple[str, ...]) -> FragmentQuantizeKernel:
-    """Regroup a plan for printing."""
+def quantize_kernel(
+    plan: FragmentQuantizePlan, header: tuple[str, ...], chunk_bytes: int = 512
+) -> FragmentQuantizeKernel:
+    """Regroup a plan for printing. chunk_bytes: from one chunk of a token's codes to the next."""
     words = plan.words.slots
-    columns = [(a | b << 16, c | d << 16) for a, b, c, d in (word.columns for word in words)]
-    places = [word.place if word.place == NONE else word.place // 16 * 512 + word.place % 16 * 4 for word in words]
+    places = [NONE if w.place == NONE else w.place // 16 * chunk_bytes + w.place % 16 * 4 for w in words]
     return FragmentQuantizeKernel(
         header=header,
         plan=plan,
-        column_rows=tuple(tuple(columns[i : i + 4]) for i in range(0, len(columns), 4)),
         place_rows=tuple(tuple(places[i : i + 16]) for i in range(0, len(places), 16)),
     )
 

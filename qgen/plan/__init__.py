@@ -9,6 +9,8 @@ from qgen.errors import QgenError
 from qgen.plan.arrange import ArrangePlan, launch_arrange, plan_arrange
 from qgen.plan.float_contract import CLASSES, FloatContract, float_contract
 from qgen.plan.float_rungs import FloatRung
+from qgen.plan.fused import WARPS as FUSED_WARPS
+from qgen.plan.fused import FusedInstance, FusedPlan, launch_fused, plan_fused
 from qgen.plan.ksplit import FragmentLayout, KsplitPlan, launch_ksplit, plan_ksplit
 from qgen.plan.ksplit_float import (
     FloatFragments,
@@ -36,6 +38,7 @@ from qgen.spec.records import Format
 
 __all__ = [
     "CLASSES",
+    "FUSED_WARPS",
     "LADDER",
     "MAX_TOKENS",
     "TILE_ROWS",
@@ -48,6 +51,8 @@ __all__ = [
     "FloatRung",
     "FragmentLayout",
     "FragmentQuantizePlan",
+    "FusedInstance",
+    "FusedPlan",
     "Instance",
     "KsplitPlan",
     "Launch",
@@ -65,6 +70,7 @@ __all__ = [
     "float_contract",
     "launch",
     "launch_arrange",
+    "launch_fused",
     "launch_ksplit",
     "launch_ksplit_float",
     "launch_multirow",
@@ -73,6 +79,7 @@ __all__ = [
     "launch_repack",
     "plan_all",
     "plan_arrange",
+    "plan_fused",
     "plan_ksplit",
     "plan_ksplit_float",
     "plan_matvec",
@@ -85,13 +92,13 @@ __all__ = [
 
 Plan = (
     MatvecPlan | QuantizePlan | MultirowPlan | KsplitPlan | FragmentQuantizePlan | FloatKsplitPlan | ArrangePlan
-    | RepackPlan
+    | RepackPlan | FusedPlan
 )  # fmt: skip
 
 
 def entries(plan: Plan) -> tuple[str, ...]:
     """The names of the kernels of a plan."""
-    if isinstance(plan, MatvecPlan | MultirowPlan):
+    if isinstance(plan, MatvecPlan | MultirowPlan | FusedPlan):
         return tuple(instance.name for instance in plan.instances)
     if isinstance(plan, KsplitPlan | FloatKsplitPlan):
         return tuple(rung.name for rung in plan.rungs)
@@ -104,8 +111,9 @@ def plan_all(formats: dict[str, Format]) -> tuple[tuple[Plan, ...], dict[str, Qg
     """Every plan of `formats`, and for the formats without kernels the refusal that says why.
 
     A format has kernels for T = 1 and for a few tokens with the int8 activation its file names, where its layout allows
-    it a ladder for more, over both storages, a ladder from T = 1 up for each class of float activations, over tiles too
-    where they suit it, and repackers where it has tiles.
+    it a ladder for more, over both storages, and over tiles kernels of T = 1 that quantise x by themselves, a ladder
+    from T = 1 up for each class of float activations, over tiles too where they suit it, and repackers where it has
+    tiles.
     """
     plans: list[Plan] = []
     refused: dict[str, QgenError] = {}
@@ -130,6 +138,7 @@ def _integer_plans(format: Format, refused: dict[str, QgenError]) -> Iterator[Pl
         ladder = plan_ksplit(format)
         yield from (plan_quantize_fragments(ladder), ladder)
         yield plan_ksplit(format, "tiled")
+        yield plan_fused(format)
 
 
 def _float_plans(format: Format, refused: dict[str, QgenError]) -> Iterator[Plan]:

@@ -85,6 +85,21 @@ class Word:
 
 
 @dataclass(frozen=True)
+class Run:
+    """Slots first .. end - 1, whose columns follow from the slot: no table has to come before x can be asked for.
+
+    The first column of slot first + r is base + sum((r >> bit & mask) * factor) over terms (bit, mask, factor);
+    behind: the word's four columns counted from there, NONE for none
+    """
+
+    first: int
+    end: int
+    base: int
+    terms: tuple[tuple[int, int, int], ...]
+    behind: tuple[int, int, int, int]
+
+
+@dataclass(frozen=True)
 class Words:
     """The words of a bundle, dealt to a warp: thread `lane` has those of slots 32 i + lane, i < own.
 
@@ -93,6 +108,7 @@ class Words:
     """
 
     slots: tuple[Word, ...]
+    runs: tuple[Run, ...]
     own: int
     scale_slots: int
     sum_slots: int
@@ -164,14 +180,58 @@ def deal_words(plan: KsplitPlan) -> Words:
         assert not there, f"word {place} of {layout.name} has columns of two sums"
     sum_slots = 1 << (max(map(len, groups)) - 1).bit_length()
     slots: list[Word] = []
+    none = Word((NONE,) * 4, NONE)
     for group in groups:
         free = sum_slots - len(group)
-        slots += [*group, *spare[:free], *[Word((NONE,) * 4, NONE)] * (free - len(spare[:free]))]
+        slots += [*sorted(group, key=_by_column), *spare[:free]]
+        slots += [none] * (-len(slots) % sum_slots)
         spare = spare[free:]
     slots += spare
     own = -(-len(slots) // 32)
-    slots += [Word((NONE,) * 4, NONE)] * (32 * own - len(slots))
-    return Words(tuple(slots), own, scale_slots=sum_slots * (layout.group // layout.sum_group), sum_slots=sum_slots)
+    slots += [none] * (32 * own - len(slots))
+    scale_slots = sum_slots * (layout.group // layout.sum_group)
+    return Words(tuple(slots), _runs(slots), own, scale_slots=scale_slots, sum_slots=sum_slots)
+
+
+def _behind(word: Word) -> tuple[int, int, int, int]:
+    """The word's columns counted from its first one."""
+    a, b, c, d = (NONE if c == NONE else c - min(word.columns) for c in word.columns)
+    return a, b, c, d
+
+
+def _by_column(word: Word) -> tuple[tuple[int, int, int, int], int]:
+    return _behind(word), min(word.columns)
+
+
+def _runs(slots: list[Word]) -> tuple[Run, ...]:
+    """The slots in as few runs as a first fit finds."""
+    runs = []
+    first = 0
+    while first < len(slots):
+        base, behind = min(slots[first].columns), _behind(slots[first])
+        factors: list[int] = []  # by bit of the slot's number in the run
+        end = first + 1
+        while end < len(slots) and _behind(slots[end]) == behind:
+            r, column = end - first, min(slots[end].columns) - base
+            if r == 1 << len(factors):
+                factors.append(column)
+            elif column != sum(factor for bit, factor in enumerate(factors) if r >> bit & 1):
+                break
+            end += 1
+        runs.append(Run(first, end, base, _merged(factors), behind))
+        first = end
+    return tuple(runs)
+
+
+def _merged(factors: list[int]) -> tuple[tuple[int, int, int], ...]:
+    """(bit, mask, factor) of neighbouring bits whose factors double."""
+    terms: list[tuple[int, int, int]] = []
+    for bit, factor in enumerate(factors):
+        if terms and factor == terms[-1][2] << (bit - terms[-1][0]):
+            terms[-1] = (terms[-1][0], terms[-1][1] * 2 + 1, terms[-1][2])
+        else:
+            terms.append((bit, 1, factor))
+    return tuple(term for term in terms if term[2])
 
 
 def launch_quantize_fragments(plan: FragmentQuantizePlan, blocks: int, tokens: int) -> tuple[Launch, int]:

@@ -30,12 +30,13 @@ from qgen.run.device import (
     to_host,
     why_no_device,
 )
+from qgen.run.fused import Fused
 from qgen.run.multiplying import Product, listed, multiply, quantisers
 from qgen.run.repacking import repack
 from qgen.weights import Weight, check_bytes
 
 __all__ = [
-    "Bound", "FloatLadder", "Ladder", "Matvec", "Multirow", "Product", "as_cupy", "bind", "current_device",
+    "Bound", "FloatLadder", "Fused", "Ladder", "Matvec", "Multirow", "Product", "as_cupy", "bind", "current_device",
     "device_label", "from_host", "listed", "mul_mat", "mul_mats", "multiply", "quantisers", "repack", "to_device",
     "to_host", "why_no_device", "workspace",
 ]  # fmt: skip
@@ -196,7 +197,7 @@ def bind(
     weight: Weight,
     device: int | None = None,
     *,
-    instance: plan.Instance | plan.MultirowInstance | plan.Rung | plan.FloatRung | None = None,
+    instance: plan.Instance | plan.MultirowInstance | plan.Rung | plan.FloatRung | plan.FusedInstance | None = None,
     tokens: int = 1,
     policy: str = "fastest",
     activation: str | None = None,
@@ -228,6 +229,8 @@ def bind(
             made[name] = Ladder(twins[chosen], chosen, instance)
         elif isinstance(instance, plan.FloatRung):
             made[name] = FloatLadder(twins[chosen], chosen, instance)
+        elif isinstance(instance, plan.FusedInstance):
+            made[name] = Fused(twins[chosen], chosen, instance)
         elif isinstance(instance, plan.MultirowInstance):
             made[name] = Multirow(twins[chosen], chosen, instance)
         else:
@@ -240,7 +243,7 @@ def bind(
 
 def _routed(
     weight: Weight, rows: int, device: int, tokens: int, policy: str, activation: str | None
-) -> plan.Instance | plan.MultirowInstance | plan.Rung | plan.FloatRung:
+) -> plan.Instance | plan.MultirowInstance | plan.Rung | plan.FloatRung | plan.FusedInstance:
     """The variant that the dispatch picks for `rows` rows. Raises QgenError with its reason, or the planner's."""
     check_device_number(device)
     arch = arch_of_device(device).name

@@ -30,15 +30,16 @@ Launch = tuple[tuple[int, ...], tuple[int, ...], Sequence[Any], int]
 
 
 class Bound(ABC):
-    """The two launches of mul_mat for one weight on one device: quantise x, multiply.
+    """The two launches of mul_mat for one weight on one device: quantise x, multiply. Or one that does both.
 
     instance:   the variant of the matmul plan that runs
-    activation: whatever the quantiser writes depends on: where it is equal, one quantised x serves two bindings
+    activation: whatever the quantiser writes depends on: where it is equal, one quantised x serves two bindings; None
+                where the matmul reads x itself
     """
 
     _fit: tuple[int, int]  # multiprocessors, and CTAs of the matmul that fit on one
-    instance: plan.Instance | plan.MultirowInstance | plan.Rung | plan.FloatRung
-    activation: tuple[object, int]
+    instance: plan.Instance | plan.MultirowInstance | plan.Rung | plan.FloatRung | plan.FusedInstance
+    activation: tuple[object, int] | None
     max_tokens: int
     tiled = False  # over tiled storage, where no multiprocessor takes more CTAs than its share, see plan.launch_ksplit
     x_dtypes: tuple[str, ...] = ("float32",)
@@ -73,8 +74,8 @@ class Bound(ABC):
         """Bytes of scratch memory that a call with this many tokens needs."""
 
     @abstractmethod
-    def _launches(self, tokens: int, x: Any, workspace: Any, out: Any) -> tuple[Launch, Launch]:
-        """The quantiser's launch and the matmul's."""
+    def _launches(self, tokens: int, x: Any, workspace: Any, out: Any) -> tuple[Launch | None, Launch]:
+        """The quantiser's launch, None where the matmul reads x itself, and the matmul's."""
 
     def __call__(self, x: Any, out: Any = None, *, workspace: Any = None) -> Any:
         """y = weight @ x; see `qgen.mul_mat`, which is this behind a search for the binding."""
@@ -100,13 +101,16 @@ class Bound(ABC):
         quantise: False where the workspace already holds this x as the matmul reads it, see `activation`.
         """
         first, second = self._launches(tokens, x, workspace, out)
-        if quantise:
+        if quantise and first is not None:
             self._issue(self._quantize, self._quantiser, first, dependent=True)
-        ctas, (multiprocessors, resident) = math.prod(second[0]), self._fit
+        self._issue(self._matmul, self.instance.name, second, dependent=self._begins_early(math.prod(second[0])))
+
+    def _begins_early(self, ctas: int) -> bool:
+        """Whether a launch of so many CTAs of the matmul may begin before the kernel in front has ended."""
+        multiprocessors, resident = self._fit
         if self.tiled:
             resident = min(resident, -(-ctas // multiprocessors))
-        spread = launching.spreads(ctas, multiprocessors, resident)
-        self._issue(self._matmul, self.instance.name, second, dependent=spread)
+        return launching.spreads(ctas, multiprocessors, resident)
 
     def _issue(self, function: Any, name: str, launch: Launch, *, dependent: bool) -> None:
         grid, block, args, shared = launch

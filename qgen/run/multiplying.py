@@ -37,9 +37,14 @@ def listed(bounds: Sequence[Bound | None], outs: Sequence[Any]) -> list[Product]
 
 
 def quantisers(bounds: Sequence[Bound]) -> list[bool]:
-    """Which of the bindings of a call quantise x: those whose neighbour in front reads another quantised activation."""
-    activations = [bound.activation for bound in bounds]
-    return [i == 0 or activations[i - 1] != own for i, own in enumerate(activations)]
+    """Which of the bindings of a call quantise x in front: those that read another quantised activation than the one in
+    front of them, where bindings that read x itself do not count."""
+    found = []
+    last = None
+    for own in (bound.activation for bound in bounds):
+        found.append(own is not None and own != last)
+        last = own or last
+    return found
 
 
 def multiply(products: Sequence[Product], x: Any, *, workspace: Any = None) -> list[Any]:
@@ -86,7 +91,7 @@ def _allocate(
         )
     # Under capture the workspace must outlive this call: the graph writes to it at every replay. It therefore
     # shares one allocation with the results, of which the caller keeps one at least.
-    if all(out is not None for out in outs):
+    if nbytes and all(out is not None for out in outs):
         raise refusal(
             "workspace",
             f"none, with {', '.join(f'`{product.out_name}`' for product in products)} given, on a stream that is "

@@ -256,6 +256,7 @@ class _Emulator:
                 if name not in self._multirows:
                     self._multirows[name] = EmulatedMultirow(weight.format)
                 return self._multirows[name](row_bytes(weight, rows), x, instance=chosen), chosen.name
+            assert isinstance(chosen, plan.Rung)
             if name not in self._ladders:
                 self._ladders[name] = EmulatedLadder(weight.format)
             return self._ladders[name](row_bytes(weight, rows), x, rung=chosen), chosen.name

@@ -73,17 +73,6 @@ __device__ __forceinline__ uint32_t qgen_gather4(const uint8_t* codes, uint2 e) 
 
 // ---- words: a warp's slot 32 * i + lane is number i of thread `lane`; groups are neighbouring slots -----------------
 
-// The four columns at x + c, c the 16 bits each of columns[i], where c < there; else 0.
-template <int own>
-__device__ __forceinline__ void qgen_load_columns(float (&v)[own][4], const float* x, const uint2 (&columns)[own], int there) {
-#pragma unroll
-    for (int i = 0; i < own; ++i) {
-        const int c[4] = {(int)(columns[i].x & 0xffffu), (int)(columns[i].x >> 16), (int)(columns[i].y & 0xffffu), (int)(columns[i].y >> 16)};
-#pragma unroll
-        for (int e = 0; e < 4; ++e) v[i][e] = c[e] < there ? qgen_load_f32(x + c[e]) : 0.0f;
-    }
-}
-
 // The words of four codes each of v, and each word's scale, which `slots` slots share (a power of two): as qgen_quantize.
 template <int own, int slots>
 __device__ __forceinline__ void qgen_quantize_words(const float (&v)[own][4], uint32_t (&words)[own], float (&scale)[own]) {

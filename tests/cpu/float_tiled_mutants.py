@@ -23,7 +23,7 @@ def _each(name: str, targets: tuple[tuple[str, str, int], ...], caught: str, *ed
 
 
 FULL = "        qgen_barrier_wait(full + slot, round & 1);\n"
-DONE = "            ring.release(lane);\n"
+DONE = "            ring.release();\n"
 NEXT = "            request();\n            const int64_t first_block"
 INPUTS = "    qgen_wait_for_inputs();\n"
 SUM = "        float sum[4 * column_tiles] = {};  // the warp's slice\n"

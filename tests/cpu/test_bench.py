@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import re
 from typing import Any
 
@@ -11,9 +13,18 @@ from bench_machine import EmulatedMachine, make_small, matvec, run
 
 from qgen import emulate
 from qgen.bench import cases, floors, protocol, report, session
+from qgen.bench.candidates import (
+    Candidate,
+    FusedCandidate,
+    MultirowCandidate,
+    RungCandidate,
+    candidates,
+    every_candidate,
+    ladder_candidates,
+)
 from qgen.bench.matvec import difference
 from qgen.errors import QgenError
-from qgen.plan import plan_all
+from qgen.plan import plan_all, plan_fused
 from qgen.spec import load_formats
 
 FORMATS = load_formats()
@@ -100,28 +111,48 @@ def test_a_k_of_broken_blocks_is_named() -> None:
 
 def test_candidates_are_the_routed_kernel_or_all() -> None:
     case = cases.Case(FORMATS["Q4_K"], cases.Shape(8, 512))
-    (routed,) = cases.candidates(case, PLANS, every=False, arch="sm_90")
-    every = cases.candidates(case, PLANS, every=True, arch="sm_90")
-    assert isinstance(routed, cases.Candidate)
+    (routed,) = candidates(case, PLANS, every=False, arch="sm_90")
+    every = candidates(case, PLANS, every=True, arch="sm_90")
+    assert isinstance(routed, Candidate)
     assert routed.routed and [c.instance for c in every if c.routed] == [routed.instance]
     assert [c.instance for c in every] == list(routed.plan.instances) and len({c.label for c in every}) == len(every)
 
 
 def test_candidates_of_several_tokens_are_rungs() -> None:
     case = cases.Case(FORMATS["Q4_K"], cases.Shape(8, 512), tokens=11)
-    (routed,) = cases.candidates(case, PLANS, every=False, arch="sm_90")
-    every = cases.candidates(case, PLANS, every=True, arch="sm_90")
-    assert isinstance(routed, cases.RungCandidate) and routed.instance.columns == 16
+    (routed,) = candidates(case, PLANS, every=False, arch="sm_90")
+    every = candidates(case, PLANS, every=True, arch="sm_90")
+    assert isinstance(routed, RungCandidate) and routed.instance.columns == 16
     assert [c.label for c in every] == [f"t{rung.columns}_w{rung.warps}" for rung in routed.plan.rungs]
     assert [c.routed for c in every] == [c.instance == routed.instance for c in every]
-    (few,) = cases.candidates(case, PLANS, every=True, arch="sm_75")
-    assert isinstance(few, cases.MultirowCandidate) and few.routed and few.label == "multirow_r2"
+    (few,) = candidates(case, PLANS, every=True, arch="sm_75")
+    assert isinstance(few, MultirowCandidate) and few.routed and few.label == "multirow_r2"
     single = cases.Case(FORMATS["Q4_K"], cases.Shape(8, 512))
-    one, *rungs = cases.ladder_candidates(single, PLANS, arch="sm_90")
-    assert isinstance(one, cases.Candidate) and one.routed and not any(c.routed for c in rungs)
+    one, *rungs = ladder_candidates(single, PLANS, arch="sm_90")
+    assert isinstance(one, Candidate) and one.routed and not any(c.routed for c in rungs)
     assert [c.instance for c in rungs] == list(routed.plan.rungs)
-    assert len(cases.ladder_candidates(single, PLANS, arch="sm_75")) == 1
-    assert [c.routed for c in cases.ladder_candidates(case, PLANS, arch="sm_90")] == [c.routed for c in every]
+    assert len(ladder_candidates(single, PLANS, arch="sm_75")) == 1
+    assert [c.routed for c in ladder_candidates(case, PLANS, arch="sm_90")] == [c.routed for c in every]
+
+
+def test_one_token_over_tiles_has_kernels_of_one_launch_too() -> None:
+    def fused(columns: int = 512, tokens: int = 1, arch: str = "sm_90") -> list[FusedCandidate]:
+        case = cases.Case(FORMATS["Q5_K"], cases.Shape(70, columns), tokens, storage="tiled")
+        ways = [candidates(case, PLANS, every=True, arch=arch), ladder_candidates(case, PLANS, arch=arch)]
+        ways.append(every_candidate(case, PLANS, arch=arch))
+        found = [[c for c in way if isinstance(c, FusedCandidate)] for way in ways]
+        assert found[0] == found[1] == found[2] and any(isinstance(c, RungCandidate) for c in ways[0])
+        assert [c for way in ways for c in way if c.routed] == [*candidates(case, PLANS, every=False, arch=arch)] * 3
+        return found[0]
+
+    plan = plan_fused(FORMATS["Q5_K"])
+    assert [c.instance for c in fused()] == list(plan.instances) and {c.plan for c in fused()} == {plan}
+    assert [(c.label, c.routed) for c in fused()] == [("fused_w4", False), ("fused_w8", True)]
+    assert fused(plan.most_blocks * 256) and not fused((plan.most_blocks + 1) * 256), "x does not fit"
+    assert not fused(tokens=2)
+    assert fused(arch="sm_80") and not fused(arch="sm_86"), "99 KB of shared memory"
+    native = cases.Case(FORMATS["Q5_K"], cases.Shape(70, 512))
+    assert not any(isinstance(c, FusedCandidate) for c in every_candidate(native, PLANS, arch="sm_90"))
 
 
 # ---- a run -------------------------------------------------------------------------------------------------------
@@ -132,10 +163,10 @@ def test_a_run_times_each_kernel_among_its_floors() -> None:
     assert found.ok and found.conditions.facts.name.startswith("NVIDIA H200")
     assert len(found.rows) == len(matvec("TQ1_0").instances) + len(matvec("Q8_0").instances)
     for row in found.rows:
-        assert row.times and row.read_floor and row.chain_floor and row.us
+        assert row.times and row.alone and row.quantise and row.read_floor and row.chain_floor and row.us
         # Drift of at most 0.1 us is spread over a graph's launches.
-        assert row.us == pytest.approx(5.0, abs=0.06) and row.times.product.median == pytest.approx(4.0, abs=0.06)
-        assert row.times.quantise.median == pytest.approx(1.0, abs=0.06) and row.times.total.passes == 3
+        assert row.us == pytest.approx(5.0, abs=0.06) and row.alone.median == pytest.approx(4.0, abs=0.06)
+        assert row.quantise.median == pytest.approx(1.0, abs=0.06) and row.times.total.passes == 3
         assert row.percent(row.read_floor) == pytest.approx(40, abs=1.5)
         assert row.percent(row.chain_floor) == pytest.approx(20, abs=1.5)
         assert row.gigabytes_a_second == pytest.approx(row.weight_bytes / row.us / 1000)
@@ -153,6 +184,56 @@ def test_dependent_launches_only_where_the_device_has_them() -> None:
     found = run(machine)
     assert not any(chained for _, chained in machine.launches) and not any(row.chain_floor for row in found.rows)
     assert found.ok and "no chain floor: sm_75" in report.table(found) and "no chain floor" in report.markdown(found)
+
+
+def test_a_kernel_of_one_launch_is_timed_as_a_call_alone() -> None:
+    machine = EmulatedMachine()
+    (fused,) = plan_fused(FORMATS["Q4_0"]).instances
+    machine.costs[fused.name] = 6.0
+    found = run(machine, formats=("Q4_0",), storage="tiled", every=True)
+    assert found.ok, report.table(found)
+    (one,) = [row for row in found.rows if row.kernel == fused.name]
+    assert one.times and one.us == pytest.approx(6.0, abs=0.06) and one.times.total.passes == 3
+    assert one.alone is None and one.quantise is None and (one.family, one.grid, one.grid_y) == ("fused", 2, 1)
+    assert all(row.alone and row.quantise for row in found.rows if row is not one)
+    assert {chained for entry, chained in machine.launches if entry == fused.name} == {True}
+    # A figure that there is not: `alone` for the terminal, and `quantise` beside it to keep.
+    cells = next(line for line in report.table(found).splitlines() if "  fused_w4" in line).split()
+    assert cells[5] == "-" != cells[4]
+    lines = [line.split(" | ") for line in report.markdown(found).splitlines() if "| fused_w4" in line]
+    assert lines[0][4:6] == ["-", "-"] and lines[1][6:] == ["-", "-", "- |"]
+    (row,) = [row for row in csv.DictReader(io.StringIO(report.csv_text(found))) if row["kernel"] == fused.name]
+    assert float(row["us"]) == pytest.approx(one.us, abs=1e-4) and not row["alone_us"] and not row["quantise_us"]
+    assert found.to_json()["rows"][0]["times"]["product"] is None
+
+
+@pytest.mark.parametrize("row", [0, 33, 69])
+def test_a_wrong_bit_of_a_kernel_of_one_launch_fails_the_run(row: int) -> None:
+    machine = EmulatedMachine()
+    wrong = plan_fused(FORMATS["TQ1_0"]).instances[1].name
+
+    def corrupt(entry: str, y: Any) -> None:
+        if entry == wrong:
+            y[0, row] = np.nextafter(y[0, row], np.float32(np.inf))
+
+    machine.corrupt = corrupt
+    found = run(machine, storage="tiled", every=True)
+    (bad,) = [r for r in found.rows if r.problem]
+    assert bad.kernel == wrong and bad.times is None and not found.ok and f"row {row} is" in bad.problem
+
+
+def test_a_result_that_one_launch_leaves_out_is_seen() -> None:
+    """y is poisoned before it: what an earlier kernel wrote there does not count."""
+
+    class Short(EmulatedMachine):
+        def launch(self, kernel: Any, grid: Any, args: Any, *, chained: bool = False) -> None:
+            if "__fused_" in kernel.entry and self._recording is None:
+                args = (args[0], np.int32(args[1] - 1), *args[2:])  # the last row is left out
+            super().launch(kernel, grid, args, chained=chained)
+
+    found = run(Short(), storage="tiled", every=True)
+    assert {row.kernel for row in found.rows if row.problem} == {i.name for i in plan_fused(FORMATS["TQ1_0"]).instances}
+    assert all("row 69 is nan" in row.problem for row in found.rows if row.problem)
 
 
 def test_a_wrong_kernel_gets_no_time_and_fails_the_run() -> None:

@@ -22,7 +22,7 @@ from qgen.bench.protocol import Rotation
 from qgen.bench.records import Report
 from qgen.cli import bench as verb
 from qgen.errors import QgenError
-from qgen.plan import MAX_TOKENS, plan_ksplit, plan_ksplit_float
+from qgen.plan import MAX_TOKENS, plan_fused, plan_ksplit, plan_ksplit_float
 from qgen.spec import load_formats
 
 FORMATS = load_formats()
@@ -106,27 +106,33 @@ def test_every_rung_is_timed_at_every_token_count() -> None:
     routed = {row.tokens: row for row in found.routed()}
     assert routed[1].family == "matvec" and routed[2].kernel == RUNGS[8] and routed[9].kernel == RUNGS[16]
     for row in found.rows:
-        assert row.times and row.read_floor and row.us and row.times.total.passes == 3
+        assert row.times and row.alone and row.quantise and row.read_floor and row.us and row.times.total.passes == 3
         cost = {RUNGS[8]: 4.2, RUNGS[16]: 5.0, RUNGS[24]: 6.0, RUNGS[32]: 7.0}.get(row.kernel, 4.0)
         # Drift of at most 0.1 us is spread over a graph's launches.
-        assert row.times.product.median == pytest.approx(cost, abs=0.06)
-        assert row.us == pytest.approx(cost + 1, abs=0.06) and row.times.quantise.median == pytest.approx(1, abs=0.06)
+        assert row.alone.median == pytest.approx(cost, abs=0.06)
+        assert row.us == pytest.approx(cost + 1, abs=0.06) and row.quantise.median == pytest.approx(1, abs=0.06)
         assert row.weight_bytes == 19 * 2 * 176, "one read of the weights, whatever T is"
         assert row.grid_y == (1 if row.family == "matvec" else -(-row.tokens // int(row.launch[1:].split("_")[0])))
 
 
 @pytest.mark.parametrize("format", ["Q5_K", "Q4_0"])
 def test_a_ladder_over_tiles(format: str) -> None:
-    """Every rung of the tiles' own, judged like the others; 19 rows leave the second row tile with 3."""
-    rungs = plan_ksplit(FORMATS[format], "tiled").rungs
+    """Every rung of the tiles' own, judged like the others, and at T = 1 kernels that quantise x by themselves; 19 rows
+    leave the second row tile with 3."""
+    rungs, fused = plan_ksplit(FORMATS[format], "tiled").rungs, plan_fused(FORMATS[format]).instances
     found = run(machine_of(), formats=(format,), storage="tiled")
     assert found.ok, [row.problem for row in found.rows]
-    assert {(row.tokens, row.kernel) for row in found.rows} == {(t, r.name) for t in (1, 2, 9) for r in rungs}
+    ladder = {(t, r.name) for t in (1, 2, 9) for r in rungs}
+    assert {(row.tokens, row.kernel) for row in found.rows} == ladder | {(1, i.name) for i in fused}
     assert {row.storage for row in found.rows} == {"tiled"}
-    routed = {row.tokens: row.kernel for row in found.routed()}
-    # The rung for one token competes everywhere and is routed where blocks of K are its columns.
-    columns = {1: 1 if format == "Q4_0" else 8, 2: 8, 9: 16}
-    assert routed == {t: next(r.name for r in rungs if r.columns == c) for t, c in columns.items()}
+    routed = {row.tokens: row for row in found.routed()}
+    assert {t: routed[t].kernel for t in (2, 9)} == {
+        t: next(r.name for r in rungs if r.columns == c) for t, c in ((2, 8), (9, 16))
+    }
+    assert routed[1].kernel == fused[-1].name and routed[1].us == pytest.approx(4, abs=0.06)
+    assert all((row.quantise is None) == (row.alone is None) == (row.family == "fused") for row in found.rows)
+    (one,) = (line.split() for line in ladder_text.table(found).splitlines() if line.startswith("1 "))
+    assert one[len(fused)].startswith("[4.0") and one[1 + len(fused) + len(rungs)] == "-", "nothing quantises"
     assert {row.weight_bytes for row in found.rows} == {19 * 512 // FORMATS[format].block * FORMATS[format].bytes}
 
 

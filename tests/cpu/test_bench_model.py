@@ -17,12 +17,13 @@ from bench_machine import make_small
 from fake_cupy import FakeCupy, install
 from model_machine import ModelMachine
 
-from qgen import models, paths
-from qgen.bench import cuda, model, model_text, protocol, steps
+from qgen import models, paths, run
+from qgen.bench import candidates, cuda, model, model_text, protocol, steps
 from qgen.bench.cases import Shape
 from qgen.bench.model_records import ModelReport
 from qgen.cli import bench as verb
 from qgen.errors import QgenError
+from qgen.plan import plan_fused, plan_ksplit
 
 TINY = """
 [[model]]
@@ -184,10 +185,50 @@ def test_a_limit_without_dependent_launches(fake: FakeCupy) -> None:
 
 
 def test_a_step_over_tiles(fake: FakeCupy) -> None:
+    """One token's kernels quantise x by themselves here: a product is one launch, and there is no scratch."""
     report = bench(ModelMachine(fake), storage="tiled", sweep="1,2")
     assert report.ok, model_text.table(report)
-    assert all("__ksplit_mma_tiled_w" in kind.kernel for step in report.steps for kind in step.kinds)
+    one, two = report.steps
+    assert all("_t1__fused_tiled_w" in kind.kernel for kind in one.kinds)
+    assert all("__ksplit_mma_tiled_w" in kind.kernel for kind in two.kinds)
+    assert (one.quantisations, two.quantisations) == (0, 9)
+    assert one.us and one.us.median == 15 * 4 and two.us and two.us.median == 15 * 4 + 9
+    quantised = [name for name, _ in fake.launches if name.startswith("quantize")]
+    assert len(quantised) == 15 + 9, "of T = 2 alone: judged one by one, and captured"
     assert "tiled storage" in model_text.table(report)
+
+
+@pytest.mark.parametrize(("rows", "quantisations"), [(64, 2), (32, 2), (256, 2 * 3)])
+def test_only_launches_of_quantisers_are_counted(
+    fake: FakeCupy, monkeypatch: pytest.MonkeyPatch, rows: int, quantisations: int
+) -> None:
+    """Where one shape has kernels with a quantiser in front: q; k and v, which share; o, gate and up, down."""
+
+    def routed(format: Any, n: int, *others: Any, **named: Any) -> Any:
+        return plan_ksplit(format, "tiled").rungs[1] if n == rows else plan_fused(format).instances[0]
+
+    for room in (candidates, run):
+        monkeypatch.setattr(room, "routed_batch", routed)
+    report = bench(ModelMachine(fake), storage="tiled")
+    assert report.ok, model_text.table(report)
+    (step,) = report.steps
+    assert {kind.shape.split("x")[0] for kind in step.kinds if "__fused_" not in kind.kernel} == {str(rows)}
+    assert step.quantisations == quantisations and step.us and step.us.median == 15 * 4 + quantisations
+
+
+def test_a_quantised_x_serves_past_a_kernel_that_needs_none(fake: FakeCupy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every second matrix has a quantiser in front: q, v, gate, down; then k, o, up, and the head."""
+    bound = 0
+
+    def routed(format: Any, *others: Any, **named: Any) -> Any:
+        nonlocal bound
+        bound += 1
+        return plan_ksplit(format, "tiled").rungs[1] if bound % 2 else plan_fused(format).instances[0]
+
+    monkeypatch.setattr(run, "routed_batch", routed)
+    report = bench(ModelMachine(fake), storage="tiled")
+    assert report.ok and bound == 15, model_text.table(report)
+    assert report.steps[0].quantisations == 8 - 1, "q and v share one, with k between them"
 
 
 @pytest.mark.parametrize("storage", ["native", "tiled"])

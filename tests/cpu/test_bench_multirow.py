@@ -13,6 +13,7 @@ import pytest
 from bench_machine import EmulatedMachine, make_small
 
 from qgen.bench import cases, cuda, ladder_text, multirow
+from qgen.bench.candidates import MultirowCandidate, multirow_candidates
 from qgen.bench.ladder import Options
 from qgen.bench.records import Report
 from qgen.cli import bench as verb
@@ -56,12 +57,12 @@ def test_the_list_is_of_model_matrices_and_of_formats_with_kernels() -> None:
 @pytest.mark.parametrize(("tokens", "columns"), [(1, 1), (2, 2), (3, 4), (4, 4), (5, 8), (8, 8), (9, 8)])
 def test_every_number_of_rows_competes_with_the_fewest_columns_that_do(arch: str, tokens: int, columns: int) -> None:
     case = cases.Case(FORMATS["Q4_K"], cases.Shape(64, 512), tokens)
-    found = cases.multirow_candidates(case, PLANS, arch=arch)
+    found = multirow_candidates(case, PLANS, arch=arch)
     assert len({c.instance.name for c in found}) == len(found) and sum(c.routed for c in found) == 1
-    few = [c for c in found if isinstance(c, cases.MultirowCandidate)]
+    few = [c for c in found if isinstance(c, MultirowCandidate)]
     wanted = [(rows, 4 if (rows, columns) == (1, 2) else min(columns, 4) if rows == 8 else columns) for rows in ROWS]
     assert sorted((c.instance.rows, c.instance.columns) for c in few) == wanted, "Q4_K has no r1 t2, and no r8 t8"
-    others = [c.plan.family for c in found if not isinstance(c, cases.MultirowCandidate)]
+    others = [c.plan.family for c in found if not isinstance(c, MultirowCandidate)]
     assert others == {"sm_75": [], "sm_90": ["ksplit_mma"]}[arch] if tokens > 1 else others[0] == "matvec"
 
 

@@ -15,16 +15,17 @@ import pytest
 
 from qgen.archs import load_archs
 from qgen.bench import instructions
-from qgen.bench.cases import Case, RungCandidate, Shape, candidates
+from qgen.bench.candidates import AnyCandidate, FusedCandidate, RungCandidate, candidates, ladder_candidates
+from qgen.bench.cases import Case, Shape
 from qgen.build import Resources
 from qgen.cli import count as verb
 from qgen.count import PIPES, count, graph, nvdisasm, pipes, warps_of
-from qgen.count.nest import Nest
+from qgen.count.nest import Nest, Problem, plan_nest
 from qgen.count.resident import resident_ctas
 from qgen.count.weigh import weigh_blocks
 from qgen.errors import QgenError
 from qgen.paths import data_dir
-from qgen.plan import KsplitPlan, MatvecPlan, Rung, entries, launch_ksplit, plan_all
+from qgen.plan import FusedPlan, KsplitPlan, MatvecPlan, Rung, entries, launch_ksplit, plan_all
 from qgen.spec import load_formats
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -83,6 +84,40 @@ def test_known_blocks_decide_how_often_ways_are_taken() -> None:
     assert weighed(ROWS_AND_STAGES, OWN) == [1.0, 3.0, 12.0, 6.0, 12.0, 8.0, 12.0, 3.0, 1.0]
 
 
+HELD = Nest(
+    warps=16, row_tiles=2.0, stages=6.0, dots=(6.0,), dot="IMMA", bulk=True, before=(0.25, 0.125), inside=(0.0,),
+    copies=1.0, sums=(0.0, 0.25), bundles=1.5, columns=(1.0, 0.5),
+)  # fmt: skip
+BUNDLES_AND_STAGES = """
+S2R x
+@P0 BRA 3
+UBLKCP first
+@P0 BRA 5
+UBLKCP rest
+@P1 BRA 10
+@P2 BRA 8
+LDG next
+IDP.4A.S8.S8 sum
+@!P3 BRA 6
+IMAD row
+IMMA.16832.S8.S8 a
+@!P4 BRA 11
+@!P5 BRA 10
+@P6 EXIT
+@P7 EXIT
+STG y
+EXIT
+"""
+
+
+def test_a_quantiser_in_front_is_a_loop_of_its_own_and_its_sums_are_no_dots() -> None:
+    # start, requests, way past the bundles; bundle, columns of the next, sums; row tile, stage; EXITs, sums of one warp
+    found = [1.0, 0.25, 1.0, 0.125, 1.0, 1.5, 0.5, 1.5, 2.0, 6.0, 2.0, 1.0, 1.0, 0.25]
+    assert weighed(BUNDLES_AND_STAGES, HELD) == found
+    without = replace(HELD, bundles=0.5, columns=(0.5, 0.0))  # for half of the warps
+    assert weighed(BUNDLES_AND_STAGES, without) == [*found[:5], 0.5, 0.0, 0.5, *found[8:]]
+
+
 @pytest.mark.parametrize(
     ("change", "nest", "says"),
     [
@@ -95,12 +130,17 @@ def test_known_blocks_decide_how_often_ways_are_taken() -> None:
         (("S2R x", "@P5 BRA 4"), OWN, "entered in two places"),
         (("S2R x", "S2R x"), replace(OWN, dots=(12.0, 6.0, 6.0)), "fewer dots"),
         (("S2R x", "S2R x"), replace(OWN, stages=10.0), "dots of a warp"),
+        (("LDG next", "LDS next"), HELD, "0 loops that load x"),
+        (("S2R x", "UBLKCP x"), HELD, "more places that request weights"),
+        (("UBLKCP rest", "NOP"), HELD, "bulk copies of a warp"),
+        (("S2R x", "S2R x"), replace(HELD, bundles=None), "a loop at instruction 6"),
     ],
 )
 def test_what_is_not_the_plans_is_refused(change: tuple[str, str], nest: Nest, says: str) -> None:
-    assert change[0] in ROWS_AND_STAGES
+    text = BUNDLES_AND_STAGES if nest.bulk else ROWS_AND_STAGES
+    assert change[0] in text
     with pytest.raises(QgenError, match=says):
-        weighed(ROWS_AND_STAGES.replace(*change), nest)
+        weighed(text.replace(*change), nest)
 
 
 def test_waiting_and_parted_warps_do_not_count() -> None:
@@ -123,7 +163,7 @@ def test_waiting_and_parted_warps_do_not_count() -> None:
     """
     nest = Nest(
         warps=8, row_tiles=2.0, stages=6.0, dots=(6.0,), bulk=True, before=(0.0,), inside=(0.75,), copies=1.0,
-        sums=(0.0, 0.5), barriers=(1.0, 1),
+        sums=(0.0, 0.5), barriers=(1.0, 1), dot="IMMA",
     )  # fmt: skip
     # The third looks at the barrier, the fourth is for the parted; then the dot, and a request. The last two never run.
     assert weighed(text, nest) == [1.0, 2.0, 6.0, 6.0, 6.0, 0.75, 6.0, 2.0, 1.0, 0.0, 0.0]
@@ -178,6 +218,12 @@ def routed(format: str, storage: str, tokens: int = 1, shape: Shape | None = Non
     return case, found  # type: ignore[return-value]
 
 
+def for_one_token(format: str, kind: type, shape: Shape) -> tuple[Case, AnyCandidate]:
+    """The narrowest kernel of a class over tiles, routed or not."""
+    case = Case(FORMATS[format], shape, storage="tiled")
+    return case, next(c for c in ladder_candidates(case, PLANS, arch="sm_90") if isinstance(c, kind))
+
+
 @pytest.mark.parametrize(
     ("format", "storage", "tokens", "instructions_a_block"),
     [
@@ -196,18 +242,55 @@ def test_tensor_instructions_are_what_arithmetic_says(
     assert instructions.predict(case, candidate).a_weight()["tensor"] == pytest.approx(wanted, rel=1e-9)
 
 
-def test_twice_the_rows_are_twice_the_work_of_the_loops(tool: Path) -> None:
+FUSED = {plan.format: plan for plan in PLANS if isinstance(plan, FusedPlan)}
+
+
+@pytest.mark.parametrize("format", FUSED)
+def test_fused_kernels_have_the_loops_and_dots_of_their_plans(tool: Path, format: str) -> None:
+    """Many row tiles; and fewer than CTAs, with a last stage that is not whole: what is not there is not counted."""
+    ladder = FUSED[format].ladder
+    a_block = (2 if ladder.halves else 1) * sum(map(len, ladder.pairs))
+    a_block += 2 * (ladder.layout.sums and ladder.layout.packed_sums)
+    stage = 32 if ladder.one == "blocks" else 1  # columns of an instruction are blocks, there or not
+    for tiles, columns in ((896, 4096), (65, 5120)):
+        case = Case(FORMATS[format], Shape(16 * tiles, columns), storage="tiled")
+        for instance in FUSED[format].instances:
+            found = instructions.predict(case, FusedCandidate(FUSED[format], instance, False)).count
+            dots = tiles * -(-case.blocks // stage) * stage * a_block
+            assert found.pipes["tensor"] == pytest.approx(dots, rel=1e-9) and found.warps == 16 * min(tiles, 132)
+
+
+def test_every_cta_quantises_x_once(tool: Path) -> None:
+    """Conversions to integers have a pipe of their own, eight a thread and bundle, and what a quotient starts from."""
+    shapes = Shape(4096, 4096), Shape(8192, 8192)
+    one, other = (instructions.predict(*for_one_token("Q4_K", FusedCandidate, s)).count.pipes["xu"] for s in shapes)
+    assert other - one == pytest.approx(132 * 16 * (8 + 1))
+
+
+def test_teams_have_row_tiles_and_warps_bundles_of_their_own() -> None:
+    # Five row tiles for four teams, eighteen bundles for sixteen warps; five stages a row tile, two of them ahead.
+    problem = Problem(load_archs()["sm_90"], rows=80, blocks=18, tokens=1, multiprocessors=1, resident=1)
+    own = plan_nest(FUSED["Q4_K"], FUSED["Q4_K"].instances[0], problem)
+    assert (own.row_tiles, own.before, own.inside, own.sums) == (1.25, (0.25, 0.25), (1.0625,), (0.0625, 0.25))
+    assert (own.bundles, own.columns) == (1.125, (1.0, 0.125))
+    # Four blocks a bundle, eight apart: of 33 the last is alone in the second eight.
+    filled = plan_nest(FUSED["Q4_0"], FUSED["Q4_0"].instances[0], replace(problem, blocks=33))
+    assert (filled.bundles, filled.columns) == (1.0, (9 / 16, 0.0))
+
+
+@pytest.mark.parametrize(("kind", "tiles", "warps"), [(RungCandidate, 660, 4 * 660), (FusedCandidate, 1056, 16 * 132)])
+def test_twice_the_rows_are_twice_the_work_of_the_loops(tool: Path, kind: type, tiles: int, warps: int) -> None:
     """What is left over is what a launch does once a warp, whatever the matrix."""
-    small, large = (instructions.predict(*routed("Q4_K", "tiled", shape=Shape(n, 4096))) for n in (16 * 660, 32 * 660))
-    assert small.count.warps == large.count.warps == 4 * 660
+    small, large = (instructions.predict(*for_one_token("Q4_K", kind, Shape(n * tiles, 4096))) for n in (16, 32))
+    assert small.count.warps == large.count.warps == warps
     once = 2 * small.count.instructions - large.count.instructions
     assert 100 < once / small.count.warps < 600
     assert large.count.pipes["tensor"] == pytest.approx(2 * small.count.pipes["tensor"])
 
 
 def test_a_plan_that_is_not_the_kernels_is_refused(tool: Path) -> None:
-    case, candidate = routed("Q4_K", "tiled", shape=Shape(2048, 4096))
-    sizes = {"rows": 2048, "columns": 4096, "tokens": 1, "multiprocessors": 132}
+    _, candidate = routed("Q4_K", "tiled", 16, Shape(2048, 4096))
+    sizes = {"rows": 2048, "columns": 4096, "tokens": 16, "multiprocessors": 132}
     cubin = instructions.machine_code(candidate)
     assert count(candidate.plan, candidate.instance, cubin, **sizes).instructions > 0
     other = replace(candidate.instance, warp_bundles=candidate.instance.warp_bundles + 1)
@@ -215,6 +298,20 @@ def test_a_plan_that_is_not_the_kernels_is_refused(tool: Path) -> None:
         count(candidate.plan, other, cubin, **sizes)
     with pytest.raises(QgenError, match="machine code for sm_80"):
         count(candidate.plan, candidate.instance, replace(cubin, arch="sm_80"), **sizes)
+
+
+def test_a_fused_plan_that_is_not_the_kernels_is_refused(tool: Path) -> None:
+    plan, own = FUSED["Q4_K"], FUSED["Q4_K"].instances[0]
+    cubin = instructions.machine_code(FusedCandidate(plan, own, False))
+    for instance, columns, tokens, says in (
+        (own, 8448, 1, "K = 8448, T = 1\n.*at most 8192 columns, and one token"),
+        (own, 4096, 2, "K = 4096, T = 2\n"),
+        (replace(own, warp_blocks=2), 4096, 1, "2 loops around its dots"),
+        (replace(own, warp_blocks=0), 4096, 1, "fewer dots in its loop over K"),
+        (replace(own, stages=2), 4096, 1, "more places that request weights"),
+    ):
+        with pytest.raises(QgenError, match=says):
+            count(plan, instance, cubin, rows=2048, columns=columns, tokens=tokens, multiprocessors=132)
 
 
 def test_ragged_rows_are_refused(tool: Path) -> None:
@@ -277,7 +374,7 @@ def test_the_verb(
     args = parse("q4_k", "--storage", "tiled", "--out", str(tmp_path / "a" / "b"), "--clock", "990")
     assert args.run(args) == 0
     printed = capsys.readouterr().out
-    assert "990 MHz" in printed and "t1_w4" in printed and "bytes" in printed
+    assert "990 MHz" in printed and "fused_w" in printed and "bytes" in printed
     kept = json.loads((tmp_path / "a" / "b" / "results.json").read_text())
     (row,) = kept["rows"]
     assert row["walls_us"]["issue"] == pytest.approx(sum(row["warp_instructions"].values()) / 528 / 990)

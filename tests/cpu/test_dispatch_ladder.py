@@ -16,6 +16,7 @@ from qgen.dispatch.space import load_space
 from qgen.plan import (
     MAX_TOKENS,
     FragmentQuantizePlan,
+    FusedPlan,
     KsplitPlan,
     MatvecPlan,
     MultirowPlan,
@@ -175,4 +176,6 @@ def test_kernels_are_compiled_only_where_they_are_reached(monkeypatch: pytest.Mo
         wanted = set(load_archs()) - (set() if isinstance(plan, everywhere) else {"sm_75"})
         if isinstance(plan, MultirowPlan):
             wanted = {"sm_75", "sm_90"} if plan.format in FEW else {"sm_75"}
+        if isinstance(plan, FusedPlan):
+            wanted = {"sm_90"}
         assert archs == wanted, plan.file

@@ -15,7 +15,16 @@ from qgen import archs, build, dispatch, generate, tree
 from qgen.build.resources import Resources
 from qgen.cli import main
 from qgen.errors import QgenError
-from qgen.plan import FloatKsplitPlan, KsplitPlan, MatvecPlan, MultirowPlan, RepackPlan, entries
+from qgen.plan import (
+    FUSED_WARPS,
+    FloatKsplitPlan,
+    FusedPlan,
+    KsplitPlan,
+    MatvecPlan,
+    MultirowPlan,
+    RepackPlan,
+    entries,
+)
 
 MADE = generate.generate()
 ENTRIES = {entry for source in MADE.sources for entry in source.kernels}
@@ -103,6 +112,8 @@ def test_the_report_shows_no_spill_and_registers_for_the_promised_blocks() -> No
             paired |= {(r.name, arch) for r in plan.rungs for arch in roomy if r.min_ctas == 2}
         elif isinstance(plan, FloatKsplitPlan):
             promised |= {r.name: 32 * r.warps * r.min_ctas for r in plan.rungs}
+        elif isinstance(plan, FusedPlan):
+            promised |= {i.name: 32 * FUSED_WARPS * i.resident for i in plan.instances}
         elif isinstance(plan, RepackPlan):
             promised |= dict.fromkeys(entries(plan), 32 * plan.warps * plan.min_ctas)
         else:

@@ -18,6 +18,7 @@ from kernel_cases import (
     quantize_of,
 )
 from kernel_checks import Matvec, check_quantize, quantize_vectors
+from test_fused import KERNELS as FUSED
 from test_ksplit import PLANS, RUNGS, SERVED
 from test_ksplit_float import ROUTED as FLOATS
 from test_ksplit_float_tiled import RUNGS as TILED_FLOATS
@@ -49,11 +50,12 @@ def test_the_manifest_lists_exactly_the_kernels_that_are_planned() -> None:
 
 
 def test_every_kernel_has_its_test() -> None:
-    """Here, in test_multirow, test_repack, or for tensor cores in test_ksplit and its namesakes: once."""
+    """Here, in test_multirow, test_repack, test_fused, or for tensor cores in test_ksplit and its namesakes: once."""
     here = [kernel.entry for kernel in MATVEC + CONVERT]
     there = [instance.name for _, instance in SHIPPED]
     # Rungs to which no route leads are tested, too.
     there += {rung.name for _, rung in RUNGS + TILED + ONE_ROW_TILE}.intersection(kernel.entry for kernel in kernels())
+    there += {instance.name for _, instance in FUSED}.intersection(kernel.entry for kernel in kernels())
     there += [rung.name for _, rung in TILED_FLOATS]
     there += [plan_quantize_fragments(PLANS[format]).name for format in SERVED]
     there += [kernel.entry for kernel in REPACKERS]

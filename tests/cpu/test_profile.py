@@ -215,7 +215,9 @@ def test_pipes_stand_beside_their_prediction(tmp_path: Path, monkeypatch: pytest
         ("native", 1, "t8_w8", 1),  # a rung that no route takes for one token
         ("native", 3, None, 1),  # multirow for Q4_0, the ladder for the others
         ("native", 3, "multirow_r2", 1),
-        ("tiled", 1, None, 1),  # the single rung for Q4_0
+        ("tiled", 1, None, 1),
+        ("tiled", 1, "fused_w4", 1),  # one CTA for all row tiles
+        ("tiled", 1, "t1_w4", 1),
         ("tiled", 3, None, 1),
         ("native", 9, "t8_w8", 2),  # two column tiles of CTAs, each of which reads the weights
     ],
@@ -232,7 +234,14 @@ def test_every_family_reads_the_weights_once_a_token_tile(
 
 @pytest.mark.parametrize(
     ("format", "storage", "tokens", "label"),
-    [("Q4_0", "native", 1, None), ("Q4_0", "tiled", 1, None), ("Q4_0", "native", 3, None), ("TQ1_0", "tiled", 3, None)],
+    [
+        ("Q4_0", "native", 1, None),
+        ("Q4_0", "tiled", 1, "t1_w4"),
+        ("Q4_0", "tiled", 1, "fused_w4"),
+        ("TQ1_0", "tiled", 1, "fused_w8"),
+        ("Q4_0", "native", 3, None),
+        ("TQ1_0", "tiled", 3, None),
+    ],
 )
 def test_the_child_launches_every_family_on_real_inputs(
     format: str, storage: str, tokens: int, label: str | None
@@ -242,6 +251,7 @@ def test_the_child_launches_every_family_on_real_inputs(
     machine = EmulatedMachine()
     profile_child.launch(entry, "48x512", tokens, machine)
     assert [name for name, _ in machine.launches if name.startswith("mul_mat")] == [entry]
+    assert len(machine.launches) == (1 if "__fused_" in entry else 2), "a quantiser in front, but for those without"
 
     def spoil(_: str, y: Any) -> None:
         y.reshape(-1)[-1] += 1.0  # the last row is always among those judged

@@ -21,11 +21,11 @@ def _one(name: str, target: tuple[str, int], caught: str, *edits: Edit) -> list[
 
 FULL = "        qgen_barrier_wait(full + slot, round & 1);\n"
 EMPTY = "        if (ahead_round > 0) qgen_barrier_wait(empty + ahead_slot, (ahead_round + 1) & 1);\n"
-RELEASE = "        if (lane == 0) qgen_barrier_arrive(empty + slot);\n"
+RELEASE = "        qgen_barrier_arrive(empty + slot);\n"
 TAKEN = "        if (++slot == stages) slot = 0, ++round;\n"
 ASKED = "        if (++ahead_slot == stages) ahead_slot = 0, ++ahead_round;\n"
 NEXT = "            const int slot = ring.wait() + warp * kTileBytes;\n            request();\n"
-DONE = "            ring.release(lane);\n"
+DONE = "            ring.release();\n"
 
 RING = [
     *_each("no wait for a stage", {K: BITS, WIDE: BITS}, (FULL, "")),
@@ -34,10 +34,11 @@ RING = [
     *_each("slot filled before it is free", {K: FAULT, WIDE: FAULT}, (EMPTY, "")),
     *_one("slot awaited in the wrong phase", K, FAULT, (EMPTY, EMPTY.replace("_round + 1) & 1", "_round) & 1"))),
     *_one("slot never released", K, FAULT, (RELEASE, "")),
-    *_one("slot released by every thread", K, FAULT, (RELEASE, RELEASE.replace("if (lane == 0) ", ""))),
-    *_one("slot released by one warp", K, FAULT, (RELEASE, RELEASE.replace("lane == 0", "threadIdx.x == 0"))),
+    *_one("slot released by one thread a warp", K, FAULT,
+        (RELEASE, RELEASE.replace("qgen", "if (threadIdx.x % 32 == 0) qgen"))),
+    *_one("slot released by one warp", K, FAULT, (RELEASE, RELEASE.replace("qgen", "if (threadIdx.x < 32) qgen"))),
     *_one("barrier for one warp fewer", WIDE, FAULT,
-        ("(empty + threadIdx.x, warps)", "(empty + threadIdx.x, warps - 1)")),
+        ("(empty + thread, 32 * warps)", "(empty + thread, 32 * (warps - 1))")),
     *_each("slot released before it is used", {K: BITS, WIDE: BITS}, (DONE, ""), (NEXT, NEXT + DONE)),
     *_one("bytes of all row tiles announced", WIDE, FAULT, ("copies * bytes);", "most * bytes);")),
     *_one("bytes of one row tile announced", WIDE, FAULT, ("copies * bytes);", "bytes);")),

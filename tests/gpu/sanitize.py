@@ -20,6 +20,8 @@ from qgen.generate import generate
 from qgen.plan import (
     FloatKsplitPlan,
     FloatRung,
+    FusedInstance,
+    FusedPlan,
     Instance,
     KsplitPlan,
     MatvecPlan,
@@ -55,6 +57,26 @@ def check(cupy: Any, plan: MatvecPlan, instance: Instance, rows: int, blocks: in
     bound(cupy.asarray(x), y, workspace=scratch)
     wanted = contract.mul_mat(format, packed.reshape(rows, blocks, format.bytes), x)
     return bool(np.array_equal(cupy.asnumpy(y).view(np.uint32), wanted.view(np.uint32)))
+
+
+def check_fused(cupy: Any, plan: FusedPlan, instance: FusedInstance, rows: int, blocks: int) -> bool:
+    """The same for a kernel that quantises x by itself: tiles, x and y end with their allocations."""
+    format = FORMATS[plan.format]
+    packed = codec.random_blocks(format, rows * blocks, seed=rows + blocks)
+    assert isinstance(packed, np.ndarray)
+    x = np.random.default_rng(blocks).standard_normal(blocks * format.block, dtype=np.float32)
+    weight = Weight.of(format, cupy.asarray(packed.reshape(-1)), rows=rows, columns=x.size)
+    bound = run.bind(run.to_device(weight, storage="tiled"), instance=instance)
+    y = cupy.zeros(rows, dtype=cupy.float32)
+    bound(cupy.asarray(x), y)
+    wanted = contract.mul_mat(format, packed.reshape(rows, blocks, format.bytes), x)
+    return bool(np.array_equal(cupy.asnumpy(y).view(np.uint32), wanted.view(np.uint32)))
+
+
+def fused_shapes(plan: FusedPlan, instance: FusedInstance) -> tuple[tuple[int, int], ...]:
+    """(rows, blocks a row): tails of row tiles, of stages and of rounds of quantising; the longest row."""
+    turn = 16 * plan.ladder.layout.bundle
+    return ((37, instance.stage_blocks + 1), (17, turn + 1), (1, plan.most_blocks), (1, 1))
 
 
 def check_batch(
@@ -122,6 +144,13 @@ def main(names: list[str]) -> int:
                 if not check(cupy, plan, instance, rows, blocks):
                     wrong += 1
                     print(f"WRONG {instance.name}: {rows} rows of {blocks} blocks", flush=True)
+    for fused in (p for p in plan_all(FORMATS)[0] if isinstance(p, FusedPlan) and (not names or p.format in names)):
+        for own in fused.instances:
+            for rows, blocks in fused_shapes(fused, own):
+                count += 1
+                if not check_fused(cupy, fused, own, rows, blocks):
+                    wrong += 1
+                    print(f"WRONG {own.name}: {rows} rows of {blocks} blocks", flush=True)
     for ladder in (p for p in made if isinstance(p, KsplitPlan) and (not names or p.format in names)):
         for rung in ladder.rungs:
             for rows, blocks, tokens in ((37, rung.stage_blocks + 1, rung.columns + 3), (1, 1, 2)):
