@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from qgen import emit, emulate, plan
 from qgen.archs import load_archs
 from qgen.dispatch import routed_batch, routed_instance
+from qgen.errors import QgenError
 from qgen.spec import Format
 from qgen.storage import repack
 from qgen.weights import Weight
@@ -343,6 +344,15 @@ class EmulatedFused:
     ) -> Launched:
         """As a call, with the launch's report; count_sectors: as for qgen.emulate."""
         chosen = instance or self.plan.instances[0]
+        most = self.plan.most_blocks * self.format.block
+        if x.size > most:
+            raise QgenError(
+                stage="emulate",
+                subject=chosen.name,
+                found=f"K = {x.size} columns",
+                allowed=f"at most {most}: shared memory holds no more of x",
+                next="call EmulatedLadder, which takes any K",
+            )
         native = Weight.of(self.format, np.ascontiguousarray(rows), rows=len(rows), columns=x.size)
         y = np.full(len(rows), np.nan, dtype=np.float32)
         launch = plan.launch_fused(chosen, len(rows), multiprocessors=1)

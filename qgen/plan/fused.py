@@ -21,7 +21,8 @@ WARPS = 16  # of a CTA
 MOST_COLUMNS = 8192  # of x: longer rows are quantised faster by a launch of their own, once for all
 RING = 160 * 1024  # bytes of three stages of all teams, above which two do where decoding takes longer than reading
 WIDE = 8  # bits a weight from which it does not
-RESIDENT = 104 * 1024  # bytes of shared memory up to which the next launch finds room beside a CTA
+# Bytes of shared memory beside which a multiprocessor of sm_90 has no room for a second CTA, with the driver's part.
+ALONE = 116 * 1024
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,6 @@ class FusedInstance:
     slot_bytes: int
     records_at: int  # byte offset of the activation records in shared memory
     shared_bytes: int
-    resident: int  # CTAs that fit a multiprocessor by registers and shared memory: with two, launches overlap
 
 
 @dataclass(frozen=True)
@@ -131,15 +131,13 @@ def _record(ladder: KsplitPlan) -> HeldRecord:
 
 def _instance(ladder: KsplitPlan, stem: str, teams: int, records: int) -> FusedInstance:
     warps = WARPS // teams
-    # Without integer scales few registers are needed: two CTAs fit a multiprocessor, the second of the next launch.
-    light = ladder.one == "token" and not ladder.layout.packed_sums
-    warp_blocks = 0 if ladder.one == "blocks" else 2 if light else 1
+    # Without integer scales a block is soon done: two of them a stage.
+    warp_blocks = 0 if ladder.one == "blocks" else 1 if ladder.layout.packed_sums else 2
     stage_blocks = warps * warp_blocks or SINGLE_SLICES
     slot = stage_blocks * ROWS * ladder.block_bytes
     deep = 3 * teams * slot <= RING or 8 * ladder.block_bytes > WIDE * ladder.block
     stages = 3 if deep else 2
     records_at = teams * (stages * slot + warps * ROWS * 4 + 8 * (2 * stages + 2))
-    shared = records_at + records
     return FusedInstance(
         name=f"{stem}_w{warps}",
         warps=warps,
@@ -150,8 +148,8 @@ def _instance(ladder: KsplitPlan, stem: str, teams: int, records: int) -> FusedI
         stages=stages,
         slot_bytes=slot,
         records_at=records_at,
-        shared_bytes=shared,
-        resident=2 if light and shared <= RESIDENT else 1,
+        # Where two fitted, launches that begin early would put two CTAs on one multiprocessor, and none on another.
+        shared_bytes=max(records_at + records, ALONE),
     )
 
 

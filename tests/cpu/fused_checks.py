@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from itertools import count
 
 import numpy as np
 from judging import F32, GUARD, POISON, U8, Order, Wrong, holes, poisoned, same
@@ -233,10 +234,12 @@ class Fused:
             raise Wrong("bytes outside the packed ones are read", str(report))
 
     def check_too_long(self) -> None:
-        """One block more than the shared memory has records for, and a round more: a fault, whatever the rows."""
-        for more in (1, self.round_blocks):
+        """The fewest blocks that shared memory has no records for, and a round more: a fault, whatever the rows."""
+        room = (self.instance.shared_bytes - self.instance.records_at) // self.plan.record.record_bytes
+        least = next(b for b in count(self.plan.most_blocks + 1) if self.plan.ladder.layout.bundles(b) > room)
+        for more in (0, self.round_blocks):
             for rows in (1, 17):
-                given = operands(self.format, rows, self.plan.most_blocks + more)
+                given = operands(self.format, rows, least + more)
                 try:
                     self.run(given, Case(rows, given.blocks))
                 except QgenError as error:

@@ -24,7 +24,6 @@ from qgen.count.nest import Nest, Problem, plan_nest
 from qgen.count.resident import resident_ctas
 from qgen.count.weigh import weigh_blocks
 from qgen.errors import QgenError
-from qgen.paths import data_dir
 from qgen.plan import FusedPlan, KsplitPlan, MatvecPlan, Rung, entries, launch_ksplit, plan_all
 from qgen.spec import load_formats
 
@@ -183,20 +182,21 @@ def test_pipes_are_known_by_opcode_and_others_refused() -> None:
 
 def test_resident_ctas_are_those_that_the_driver_named() -> None:
     arch = load_archs()["sm_90"]
-    kept = json.loads((data_dir("specs").parent / "generated" / "resources.json").read_text())["kernels"]
+    kept = json.loads((ROOT / "generated" / "resources.json").read_text())["kernels"]
     report = {row["entry"]: row for row in kept if row["arch"] == "sm_90"}
     owners = {name: p for p in PLANS for name in entries(p)}
-    seen = 0
     for folder in ("h200_t1", "h200_tiled_t1"):
+        seen = 0
         with (ROOT / "docs" / "benchmarks" / folder / "results.csv").open() as file:
             for row in csv.DictReader(file):
-                if row["kernel"] not in owners:  # of the text that these formats had before
-                    assert row["format"] in ("Q1_0", "Q2_0", "PQ2_0", "PTQ1_0")
+                # Of texts that formats had before; routed then; a launch that asks for more shared memory since.
+                if row["kernel"] not in report or (row["format"] == "MXFP4" and "__fused" in row["kernel"]):
+                    assert row["format"] in ("Q1_0", "Q2_0", "PQ2_0", "PTQ1_0", "TQ1_0", "MXFP4")
                     continue
                 owner, r = owners[row["kernel"]], report[row["kernel"]]
                 resources = Resources(*(r[name] for name in Resources.__dataclass_fields__))
-                assert isinstance(owner, MatvecPlan | KsplitPlan)
-                some = owner.instances if isinstance(owner, MatvecPlan) else owner.rungs
+                assert isinstance(owner, MatvecPlan | KsplitPlan | FusedPlan)
+                some = owner.rungs if isinstance(owner, KsplitPlan) else owner.instances
                 (instance,) = (i for i in some if i.name == row["kernel"])
                 warps, shared = warps_of(owner, instance), instance.shared_bytes
                 found = resident_ctas(arch, resources, warps=warps, shared_bytes=shared)
@@ -206,7 +206,7 @@ def test_resident_ctas_are_those_that_the_driver_named() -> None:
                     found = resident_ctas(arch, resources, warps=warps, shared_bytes=launch.shared)
                 assert found == int(row["resident"]), row["kernel"]
                 seen += 1
-    assert seen >= 100
+        assert seen >= 50
 
 
 # ---- real kernels ------------------------------------------------------------------------------------------------

@@ -47,7 +47,8 @@ def test_hot_choices_over_tiles(arch: str, tokens: int, columns: int, format: st
 @pytest.mark.parametrize("format, rows, columns, rung", [
     ("Q6_K", 8192, 14336, "t1"), ("Q6_K", 8191, 14336, "t8"), ("Q4_K", 8192, 14336, "t1"), ("TQ1_0", 4096, 8192, "t8"),
     ("Q4_K", 4096, 8448, "t8"), ("Q8_0", 8192, 8192, "t1"), ("Q8_0", 8191, 8192, "t8"), ("Q4_0", 16, 8224, "t1"),
-    ("Q1_0", 4096, 4096, "t1"), ("TQ1_0", 32768, 4096, "t1"),
+    ("Q1_0", 4096, 4096, "t1"), ("TQ1_0", 32768, 4096, "t1"), ("TQ1_0", 1024, 4096, "t8"),
+    ("MXFP4", 4096, 4096, "t1"),
 ])  # fmt: skip
 def test_one_token_over_tiles_by_size(format: str, rows: int, columns: int, rung: str) -> None:
     activation = formats()[format].activation or ""
@@ -59,7 +60,7 @@ def test_one_token_over_tiles_by_size(format: str, rows: int, columns: int, rung
 
 @pytest.mark.parametrize("format, rows, columns, warps", [
     ("Q4_K", 2111, 4096, 8), ("Q4_K", 2112, 4096, 4), ("Q4_K", 4096, 8192, 8), ("Q4_K", 8192, 8192, 4),
-    ("TQ1_0", 4223, 4096, 8), ("TQ1_0", 4224, 4096, 4), ("Q2_K", 128256, 8192, 8), ("Q8_0", 640, 640, 4),
+    ("TQ2_0", 2111, 4096, 8), ("TQ2_0", 4096, 4096, 4), ("Q2_K", 128256, 8192, 8), ("Q8_0", 640, 640, 4),
     ("Q1_0", 2048, 1024, 4), ("NVFP4", 8192, 4096, 4),
 ])  # fmt: skip
 def test_one_token_over_tiles_in_one_launch(format: str, rows: int, columns: int, warps: int) -> None:

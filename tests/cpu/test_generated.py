@@ -113,7 +113,7 @@ def test_the_report_shows_no_spill_and_registers_for_the_promised_blocks() -> No
         elif isinstance(plan, FloatKsplitPlan):
             promised |= {r.name: 32 * r.warps * r.min_ctas for r in plan.rungs}
         elif isinstance(plan, FusedPlan):
-            promised |= {i.name: 32 * FUSED_WARPS * i.resident for i in plan.instances}
+            promised |= {i.name: 32 * FUSED_WARPS for i in plan.instances}
         elif isinstance(plan, RepackPlan):
             promised |= dict.fromkeys(entries(plan), 32 * plan.warps * plan.min_ctas)
         else:

@@ -60,8 +60,10 @@ def test_weights_of_one_format_share_one_quantiser(cupy: FakeCupy, format: str, 
     weights = [weight_of(format, rows) for rows in (5, 19, 5)]
     if storage == "tiled":
         weights = [qgen.repack(weight) for weight in weights]
+    # One token of some formats over tiles is one launch, which quantises x by itself.
+    order = "mmm" if storage == "tiled" and tokens == 1 and format in ("Q4_K", "Q8_0") else "qmmm"
     for policy in ("fastest", "invariant"):
-        check(cupy, weights, given(tokens), "qmmm", policy=policy)
+        check(cupy, weights, given(tokens), order, policy=policy)
 
 
 def test_a_vector_and_a_class_of_activations(cupy: FakeCupy) -> None:
@@ -77,8 +79,10 @@ def test_a_quantiser_of_another_kind_is_launched_in_between(cupy: FakeCupy, toke
     k, t = host_weight("Q4_K"), host_weight("TQ1_0")
     check(cupy, [k, k, t], given(tokens), "qmmqm")
     check(cupy, [k, t, k], given(tokens), "qmqmqm")
-    if tokens == 1:  # native weights by matvec, tiles by a rung
-        check(cupy, [k, qgen.repack(k)], given(1), "qmqm")
+    if tokens == 1:  # native weights by matvec, tiles by a rung, or by a kernel that leaves the workspace as it is
+        check(cupy, [t, qgen.repack(t)], given(1), "qmqm")
+        check(cupy, [k, qgen.repack(k), k], given(1), "qmmm")
+        check(cupy, [qgen.repack(k), k, k], given(1), "mqmm")
 
 
 @pytest.mark.parametrize(("formats", "tokens", "order"), [
