@@ -164,7 +164,8 @@ typedef struct qgen_request {
  * rows           output rows that a block finishes in one step
  * alignment      bytes the weights must be aligned to
  * columns        tokens computed at a time; 0 where that does not apply
- * quantiser      number of the kernel that makes its activation, -1 for none
+ * quantiser      number of the kernel that makes its activation; -1 for none: a kernel of mul_mat then reads x in float32
+ *                itself, and its comment in the file says what it takes
  * number         its place in the table, -1 in the stand-in
  */
 typedef struct qgen_kernel {

@@ -255,7 +255,14 @@ class EmulatedLadder:
         blocks = columns // self.format.block
         storage = self.plan.storage
         chosen = rung or routed_batch(self.format, len(rows), columns, tokens, ARCH, storage=storage)
-        assert isinstance(chosen, plan.Rung)
+        if not isinstance(chosen, plan.Rung):
+            raise QgenError(
+                stage="emulate",
+                subject=chosen.name,
+                found="no rung of the ladder, but what the dispatch picks",
+                allowed="; ".join(r.name for r in self.plan.rungs),
+                next="name a rung, or call EmulatedFused, or EmulatedMultirow",
+            )
         native = Weight.of(self.format, np.ascontiguousarray(rows), rows=len(rows), columns=columns)
         weight = (native if storage == "native" else repack(native, storage)).data
         place = [emulate.Buffer("weight", weight, constant=True), *([rows.shape[1]] if storage == "native" else [])]

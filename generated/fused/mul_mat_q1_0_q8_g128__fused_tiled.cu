@@ -272,6 +272,8 @@ struct SingleWork {
 }  // namespace
 
 // 4 teams of 4 warps, a row tile each; 32 blocks of K a stage, 3 stages; 121088 bytes of shared memory
+// y[row] for all columns of x, both float32 in one piece, the weight as in the header; with any grid, at best a CTA for each
+// multiprocessor, or for each sixteen rows where those are fewer
 extern "C" __global__ void __launch_bounds__(512, 1)
 mul_mat_q1_0_q8_g128_t1__fused_tiled_w4(const uint8_t* __restrict__ weight, int rows, int blocks, const float* __restrict__ x, float* __restrict__ y) {
     qgen_single<SingleWork, 4, 4, 3, kTileBytes>(weight, rows, blocks, 111872, y, 0, HeldInputs{x, blocks, 111872});

@@ -471,6 +471,8 @@ private:
 }  // namespace
 
 // 2 teams of 8 warps, a row tile each; 8 blocks of K a stage, 3 stages; 118784 bytes of shared memory
+// y[row] for all columns of x, both float32 in one piece, the weight as in the header; with any grid, at best a CTA for each
+// multiprocessor, or for each sixteen rows where those are fewer
 extern "C" __global__ void __launch_bounds__(512, 1)
 mul_mat_q3_k_q8_g256_t1__fused_tiled_w8(const uint8_t* __restrict__ weight, int rows, int blocks, const float* __restrict__ x, float* __restrict__ y) {
     qgen_single<TokenWork<8, 1>, 8, 2, 3, kTileBytes>(weight, rows, blocks, 85632, y, 0, HeldInputs{x, blocks, 85632});

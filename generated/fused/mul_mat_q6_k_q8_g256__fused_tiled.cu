@@ -460,11 +460,15 @@ private:
 }  // namespace
 
 // 4 teams of 4 warps, a row tile each; 4 blocks of K a stage, 3 stages; 172288 bytes of shared memory
+// y[row] for all columns of x, both float32 in one piece, the weight as in the header; with any grid, at best a CTA for each
+// multiprocessor, or for each sixteen rows where those are fewer
 extern "C" __global__ void __launch_bounds__(512, 1)
 mul_mat_q6_k_q8_g256_t1__fused_tiled_w4(const uint8_t* __restrict__ weight, int rows, int blocks, const float* __restrict__ x, float* __restrict__ y) {
     qgen_single<TokenWork<4, 1>, 4, 4, 3, kTileBytes>(weight, rows, blocks, 162560, y, 0, HeldInputs{x, blocks, 162560});
 }
 // 2 teams of 8 warps, a row tile each; 8 blocks of K a stage, 3 stages; 172160 bytes of shared memory
+// y[row] for all columns of x, both float32 in one piece, the weight as in the header; with any grid, at best a CTA for each
+// multiprocessor, or for each sixteen rows where those are fewer
 extern "C" __global__ void __launch_bounds__(512, 1)
 mul_mat_q6_k_q8_g256_t1__fused_tiled_w8(const uint8_t* __restrict__ weight, int rows, int blocks, const float* __restrict__ x, float* __restrict__ y) {
     qgen_single<TokenWork<8, 1>, 8, 2, 3, kTileBytes>(weight, rows, blocks, 162432, y, 0, HeldInputs{x, blocks, 162432});

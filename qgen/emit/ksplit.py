@@ -89,6 +89,7 @@ class FragmentQuantizeKernel:
 
     header: tuple[str, ...]
     plan: FragmentQuantizePlan
+    absent: int  # what stands for no column and no word
     place_rows: tuple[tuple[int, ...], ...]  # by slot: bytes from a record's first code to the word, of token 0
 
 
@@ -101,6 +102,7 @@ def quantize_kernel(
     return FragmentQuantizeKernel(
         header=header,
         plan=plan,
+        absent=NONE,
         place_rows=tuple(tuple(places[i : i + 16]) for i in range(0, len(places), 16)),
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from qgen.errors import QgenError
 from qgen.plan.ksplit import FragmentLayout, KsplitPlan
 from qgen.plan.matvec import Launch, MatvecPlan
 from qgen.plan.records import ActivationLayout
@@ -105,11 +106,13 @@ class Words:
 
     Words that share a sum lie in neighbouring slots, `sum_slots` of them, and so do those that share a scale, in
     `scale_slots`: both are powers of two, so that a group is a number of whole warps or a part of one.
+    sums: of a scale; where that is no power of two, the last slots of a scale have no words
     """
 
     slots: tuple[Word, ...]
     runs: tuple[Run, ...]
     own: int
+    sums: int
     scale_slots: int
     sum_slots: int
 
@@ -176,21 +179,29 @@ def deal_words(plan: KsplitPlan) -> Words:
         a, b, c, d = (NONE if e == layout.block else e // plan.block * apart + e % plan.block for e in elements)
         word = Word((a, b, c, d), place)
         there = {e // layout.sum_group for e in elements if e < layout.block}
+        if len(there) > 1:
+            raise QgenError(
+                stage="plan",
+                subject=plan.format,
+                found=f"activation word {place} has columns of {len(there)} sums",
+                allowed="words within one: instructions add up whole words",
+                next="choose another unit, or put codes of one sum next to each other",
+            )
         (groups[there.pop()] if there else spare).append(word)
-        assert not there, f"word {place} of {layout.name} has columns of two sums"
     sum_slots = 1 << (max(map(len, groups)) - 1).bit_length()
     slots: list[Word] = []
     none = Word((NONE,) * 4, NONE)
-    for group in groups:
+    sums = layout.group // layout.sum_group
+    scale_slots = sum_slots << (sums - 1).bit_length()
+    for number, group in enumerate(groups):
         free = sum_slots - len(group)
         slots += [*sorted(group, key=_by_column), *spare[:free]]
-        slots += [none] * (-len(slots) % sum_slots)
         spare = spare[free:]
+        slots += [none] * (-len(slots) % (sum_slots if (number + 1) % sums else scale_slots))
     slots += spare
     own = -(-len(slots) // 32)
     slots += [none] * (32 * own - len(slots))
-    scale_slots = sum_slots * (layout.group // layout.sum_group)
-    return Words(tuple(slots), _runs(slots), own, scale_slots=scale_slots, sum_slots=sum_slots)
+    return Words(tuple(slots), _runs(slots), own, sums, scale_slots=scale_slots, sum_slots=sum_slots)
 
 
 def _behind(word: Word) -> tuple[int, int, int, int]:

@@ -95,7 +95,7 @@ def mul_mats(
     policy: str = "fastest",
     activation: str | None = None,
 ) -> list[Any]:
-    """The products of several weights with one x, as `mul_mat` gives them, bit for bit; x is quantised once for all.
+    """The products of several weights with one x, as `mul_mat` gives them, bit for bit; they share quantised x.
 
     weights:   all with as many columns, of any formats and storages; one may be there twice
     x:         as for `mul_mat`
@@ -105,7 +105,8 @@ def mul_mats(
     policy, activation: as for `mul_mat`, for every weight
 
     One quantised x serves neighbours in the list whose kernels read it in the same order, as those of one format,
-    storage and kind do; where that changes, x is quantised again into the same workspace. T = 0 gives empty results and
+    storage and kind do; where that changes, x is quantised again into the same workspace. Kernels that quantise x by
+    themselves may lie between. T = 0 gives empty results and
     launches nothing, no more does a weight with N = 0.
 
     Under stream capture what `mul_mat` says holds for every weight. Without a workspace one of the results must be
@@ -163,8 +164,8 @@ def mul_mats(
 def workspace(weight: Weight, device: int | None = None, *, tokens: int = 1, activation: str | None = None) -> Any:
     """Scratch memory for `mul_mat`, to be used again and again on one stream: a CuPy uint8 array.
 
-    It does for this weight with 1 to `tokens` tokens and this activation. Raises QgenError for what `mul_mat` would
-    refuse.
+    It does for this weight with 1 to `tokens` tokens and this activation; where its kernels need none it is empty.
+    Raises QgenError for what `mul_mat` would refuse.
     """
     bound = [bind(weight, device, tokens=count, activation=activation) for count in {1, tokens}]
     nbytes = max(b.workspace_for(min(tokens, b.max_tokens)) for b in bound)

@@ -1,4 +1,4 @@
-"""mul_mat made ready for one weight on one device: the kernels, loaded, and the two launches of a call."""
+"""mul_mat made ready for one weight on one device: the kernels, loaded, and the launches of a call."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class Fused(Bound):
             found = f"K = {weight.columns} columns"
             raise refusal(weight.name, found, f"at most {most} for {instance.name}", "leave the instance out")
         self.instance = instance
-        with room.cupy_module().cuda.Device(device):
+        with room.device_errors(weight.name), room.cupy_module().cuda.Device(device):
             self._matmul = load_kernel(fused, instance.name, device)
             room.allow_shared(self._matmul, instance.shared_bytes)
             threads = 32 * plan.FUSED_WARPS

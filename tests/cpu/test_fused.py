@@ -10,6 +10,7 @@ from fused_checks import QUANTISING, ROWS, Case, Fused, compiled, operands
 from judging import same
 from ksplit_cases import missing_codes
 from ksplit_cases import operands as ladder_operands
+from made_formats import made
 
 from qgen.emulated import EmulatedFused, EmulatedLadder
 from qgen.errors import QgenError
@@ -59,6 +60,18 @@ def test_fused(plan: FusedPlan, instance: FusedInstance) -> None:
     judge(plan, instance).check_shapes()
 
 
+@pytest.mark.parametrize("name", ["BLOCK160", "BASE5"])
+def test_fused_of_made_formats(name: str) -> None:
+    """Words with places that no column has, and slots without a word."""
+    format = made(name)
+    plan = plan_fused(format)
+    assert plan.quantize.words.partial or plan.quantize.words.sparse
+    for instance in plan.instances:
+        judged = Fused(format, compiled(plan), plan, instance)
+        judged.check_shapes()
+        judged.check_special()
+
+
 @each_kernel
 def test_fused_of_special_numbers(plan: FusedPlan, instance: FusedInstance) -> None:
     judge(plan, instance).check_special()
@@ -101,6 +114,12 @@ def test_the_call_refuses_rows_that_are_too_long(plan: FusedPlan) -> None:
     for instance in plan.instances:
         with pytest.raises(QgenError, match="at most"):
             EmulatedFused(FORMATS[plan.format])(given.packed.reshape(1, -1), given.x, instance=instance)
+
+
+def test_the_ladder_says_that_the_dispatch_picks_no_rung() -> None:
+    given = operands(FORMATS["Q4_K"], 4, 2)
+    with pytest.raises(QgenError, match="call EmulatedFused"):
+        EmulatedLadder(FORMATS["Q4_K"], "tiled")(given.packed.reshape(4, -1), given.x[None])
 
 
 # ---- the cases --------------------------------------------------------------------------------------------------

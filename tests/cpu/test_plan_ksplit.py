@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from ksplit_cases import Case, operands
 from ksplit_checks import SM_90, Ksplit, check_quantise, compiled
 from ksplit_formats import MADE_UP
+from made_formats import made
 
 from qgen import contract
 from qgen.archs import load_archs
@@ -28,7 +30,7 @@ from qgen.plan import (
     plan_quantize_fragments,
 )
 from qgen.plan.matvec import summed_halves
-from qgen.plan.quantize import NONE
+from qgen.plan.quantize import NONE, deal_words
 from qgen.plan.rungs import SHARED_LIMIT
 from qgen.plan.tile import ROWS
 from qgen.spec import Format, load_format, load_formats
@@ -231,6 +233,25 @@ def test_the_quantiser_writes_its_layout(plan: KsplitPlan) -> None:
     assert convert.weight_block * layout.bundle == layout.block and convert.split == plan.split
     assert convert.sum_groups * layout.sum_group == layout.block and convert.sum_groups <= 32
     assert isinstance(convert, FragmentQuantizePlan) and convert in PLANS
+
+
+def test_scales_of_sums_that_are_no_power_of_two_have_slots_to_spare() -> None:
+    """Five sums of 32 columns under one scale, as where an activation has groups of 160."""
+    plan = plan_ksplit(made("BLOCK160"))
+    assert plan.layout.sum_group == 32 and plan.layout.block == 160
+    words = deal_words(replace(plan, layout=replace(plan.layout, group=160)))
+    assert (words.sums, words.scale_slots) == (5, 8 * words.sum_slots) and words.scale_slots <= 32 * words.own
+    for number in range(5):
+        own = {c for w in words.slots[number * words.sum_slots : (number + 1) * words.sum_slots] for c in w.columns}
+        assert own - {NONE} == set(range(32 * number, 32 * number + 32))
+    assert {c for w in words.slots[5 * words.sum_slots :] for c in w.columns} <= {NONE}
+
+
+def test_words_of_two_sums_are_refused() -> None:
+    plan = plan_ksplit(FORMATS["Q4_0"])
+    words = tuple((((0, 1, 32, 33), *own[1:])) for own in plan.layout.words)
+    with pytest.raises(QgenError, match="has columns of 2 sums"):
+        deal_words(replace(plan, layout=replace(plan.layout, words=words)))
 
 
 def test_every_rung_over_tiles_of_one_row_tile_a_warp_fits_wherever_it_can_run() -> None:
