@@ -53,7 +53,7 @@ def routed_batch(
         variants += plan_multirow(format).instances
     with contextlib.suppress(QgenError):
         variants += plan_ksplit(format, storage).rungs
-        if storage == "tiled":
+        if storage == "tiled" and tokens == 1:
             variants += plan_fused(format).instances
     return _routed(format.name, format.activation or "none", variants, tokens, rows, columns, arch, policy, storage)
 

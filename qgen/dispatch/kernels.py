@@ -120,7 +120,6 @@ def catalog(
     kernels: list[Kernel] = []
     # tokens: how many the kernels of a format take in one call; rungs: of its int8 ladder over native storage;
     # tiled_rungs, row_tiles_COLUMNS: see _tiled; block_columns: of those whose columns are blocks of K;
-    # fused_blocks: blocks of a row that kernels take which quantise x by themselves;
     # float_rungs, tiled_float_rungs: of the ladders for f16 and bf16; widest_ARCH: see _widest
     numbers: dict[str, dict[str, int]] = {
         name: {
@@ -129,7 +128,6 @@ def catalog(
             "rungs": 0,
             "tiled_rungs": 0,
             "block_columns": 0,
-            "fused_blocks": 0,
             **{f"row_tiles_{columns}": 0 for columns in LADDER},
             "float_rungs": 0,
             "tiled_float_rungs": 0,
@@ -178,7 +176,6 @@ def catalog(
             numbers[plan.format] |= {"tokens": MAX_TOKENS, key: numbers[plan.format][key] + len(plan.rungs)}
         elif isinstance(plan, FusedPlan):
             kernels += _fused(plan, space, archs)
-            numbers[plan.format] |= {"fused_blocks": plan.most_blocks}
         elif isinstance(plan, RepackPlan):
             kernels += _repack(plan, space)
         else:

@@ -93,6 +93,8 @@ def plan_fused(format: Format) -> FusedPlan:
     ladder = plan_ksplit(format, "tiled")
     if not ladder.one:
         refuse(format, "no rung for one token over tiles", "blocks that fill a bundle, or an eighth of one each")
+    if format.block > MOST_COLUMNS:
+        refuse(format, f"blocks of {format.block} columns", f"at most {MOST_COLUMNS}: x stays in shared memory")
     record = _record(ladder)
     most_blocks = MOST_COLUMNS // format.block
     records = ladder.layout.bundles(most_blocks) * record.record_bytes

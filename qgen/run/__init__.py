@@ -106,8 +106,7 @@ def mul_mats(
 
     One quantised x serves neighbours in the list whose kernels read it in the same order, as those of one format,
     storage and kind do; where that changes, x is quantised again into the same workspace. Kernels that quantise x by
-    themselves may lie between. T = 0 gives empty results and
-    launches nothing, no more does a weight with N = 0.
+    themselves may lie between. T = 0 gives empty results and launches nothing, no more does a weight with N = 0.
 
     Under stream capture what `mul_mat` says holds for every weight. Without a workspace one of the results must be
     new; those that are share one allocation with the scratch, which therefore lives as long as any of them.

@@ -37,8 +37,8 @@ class Fused(Bound):
             self._matmul = load_kernel(fused, instance.name, device)
             room.allow_shared(self._matmul, instance.shared_bytes)
             threads = 32 * plan.FUSED_WARPS
-            self._fit = room.occupancy(self._matmul, threads=threads, shared=instance.shared_bytes, device=device)
-        launch = plan.launch_fused(instance, weight.rows, self._fit[0])
+            count, _ = room.occupancy(self._matmul, threads=threads, shared=instance.shared_bytes, device=device)
+        launch = plan.launch_fused(instance, weight.rows, multiprocessors=count)
         self._launch = (launch.grid,), (launch.block,), launch.shared
 
     def workspace_for(self, tokens: int) -> int:

@@ -253,6 +253,12 @@ def test_formats_without_a_rung_for_one_token_are_refused() -> None:
             assert refused.value.stage == "plan"
 
 
+def test_blocks_longer_than_x_may_be_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qgen.plan.fused.MOST_COLUMNS", 255)
+    with pytest.raises(QgenError, match="blocks of 256 columns"):
+        plan_fused(FORMATS["Q4_K"])
+
+
 def test_results_are_the_same_from_both_instances() -> None:
     """However the warps are dealt to row tiles; K of the longest row."""
     for plan in (plan for plan in PLANS.values() if len(plan.instances) > 1):
