@@ -13,7 +13,8 @@ from qgen.spec.reader import close, listed, read_toml
 
 @dataclass(frozen=True)
 class Instructions:
-    """What an architecture's plain target (sm_90, not sm_90a) can execute beyond the common base.
+    """What an architecture can execute beyond the common base: its plain target (sm_90), or for `wgmma` the
+    architecture-specific one (sm_90a).
 
     mma_mMnNkK_T: mma.sync.aligned.mMnNkK on inputs of type T (s8 -> s32 sums, f16 and bf16 -> f32 sums)
     """
@@ -31,6 +32,7 @@ class Instructions:
     pdl: bool  # programmatic dependent launch: griddepcontrol
     tma: bool  # bulk asynchronous copies tracked by an mbarrier
     cluster: bool  # thread block clusters and their shared memory
+    wgmma: bool  # wgmma.mma_async of a warpgroup on int8, and setmaxnreg
 
 
 @dataclass(frozen=True)

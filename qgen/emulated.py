@@ -211,6 +211,35 @@ def _quantise(
     )
 
 
+def quantise_fragments(
+    program: emulate.Program,
+    planned: plan.FragmentQuantizePlan,
+    x: NDArray[np.float32],
+    activation: NDArray[np.uint8],
+    blocks: int,
+    *,
+    order: Order,
+    seed: int,
+) -> None:
+    """x float32[T, K], K in `blocks` weight blocks, into the records that tensor-core kernels read."""
+    launch, grid_y = plan.launch_quantize_fragments(planned, blocks, len(x))
+    program.launch(
+        planned.name,
+        grid=(launch.grid, grid_y, 1),
+        block=launch.block,
+        shared=launch.shared,
+        args=[
+            emulate.Buffer("x", x),
+            x.shape[1],
+            blocks,
+            emulate.Buffer("activation", activation, writable=True),
+        ],
+        order=order,
+        seed=seed,
+        dependent=True,
+    )
+
+
 class EmulatedLadder:
     """The emulated quantiser and ladder (family ksplit_mma) of one format, compiled on construction or cached."""
 
@@ -295,22 +324,7 @@ class EmulatedLadder:
         tokens, columns = x.shape
         blocks = columns // self.format.block
         activation = np.zeros(self.plan.workspace_bytes(blocks, tokens), dtype=np.uint8)
-        launch, grid_y = plan.launch_quantize_fragments(self._quantize_plan, blocks, tokens)
-        self._quantize.launch(
-            self._quantize_plan.name,
-            grid=(launch.grid, grid_y, 1),
-            block=launch.block,
-            shared=launch.shared,
-            args=[
-                emulate.Buffer("x", x),
-                columns,
-                blocks,
-                emulate.Buffer("activation", activation, writable=True),
-            ],
-            order=order,
-            seed=seed,
-            dependent=True,
-        )
+        quantise_fragments(self._quantize, self._quantize_plan, x, activation, blocks, order=order, seed=seed)
         return activation
 
 

@@ -64,7 +64,6 @@ quantize_activation_q8_g128_ptq1_0_fragments__warp_block(const float* __restrict
     qgen_wait_for_inputs();
     if (bundle >= bundles) return;
     uint8_t* record = activation + ((int64_t)(token / 8) * bundles + bundle) * kRecordBytes;
-
     float v[kOwn][4];
     load_columns(v, x + token * x_stride + (int64_t)first_block * kBlock, lane);
     uint32_t words[kOwn];

@@ -54,7 +54,6 @@ quantize_activation_q8_g32_q5_1_fragments__warp_block(const float* __restrict__ 
     qgen_wait_for_inputs();
     if (bundle >= bundles) return;
     uint8_t* record = activation + ((int64_t)(token / 8) * bundles + bundle) * kRecordBytes;
-
     float v[kOwn][4];
     const int there = min((blocks - first_block) * kBlock, kNone);
     load_columns(v, x + token * x_stride + (int64_t)first_block * kBlock, lane, there);

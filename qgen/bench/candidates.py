@@ -26,6 +26,8 @@ from qgen.plan import (
     QuantizePlan,
     RepackPlan,
     Rung,
+    WgmmaPlan,
+    WgmmaRung,
 )
 
 
@@ -107,9 +109,27 @@ class FusedCandidate:
         return f"fused_w{self.instance.warps}"
 
 
-AnyCandidate = Candidate | RungCandidate | MultirowCandidate | FloatCandidate | FusedCandidate
-_Multiplies = MatvecPlan | MultirowPlan | KsplitPlan | FloatKsplitPlan | FusedPlan
-Batch = Rung | MultirowInstance | FusedInstance  # what `routed_batch` may give
+@dataclass(frozen=True)
+class WgmmaCandidate:
+    """One rung for warpgroups that serves a case. `routed`: the one that a call without a wish gets.
+
+    plan: cut down to this rung, in a file of its own name, since all of them together take long to compile
+    """
+
+    plan: WgmmaPlan
+    quantize: FragmentQuantizePlan
+    instance: WgmmaRung
+    routed: bool
+
+    @property
+    def label(self) -> str:
+        """Columns and warpgroups of rows: what differs between the rungs of a format."""
+        return f"w{self.instance.columns}g{self.instance.row_groups}"
+
+
+AnyCandidate = Candidate | RungCandidate | MultirowCandidate | FloatCandidate | FusedCandidate | WgmmaCandidate
+_Multiplies = MatvecPlan | MultirowPlan | KsplitPlan | FloatKsplitPlan | FusedPlan | WgmmaPlan
+Batch = Rung | MultirowInstance | FusedInstance | WgmmaRung  # what `routed_batch` may give
 
 
 def of_activation(plans: Iterable[Plan], activation: str, storage: str = "native") -> list[Plan]:
@@ -125,7 +145,8 @@ def of_activation(plans: Iterable[Plan], activation: str, storage: str = "native
 
 
 def candidates(case: Case, plans: Iterable[Plan], *, every: bool, arch: str) -> list[AnyCandidate]:
-    """The kernels for a case: the one routed on `arch`, or with `every` all instances of the routed family.
+    """The kernels for a case: the one routed on `arch`, or with `every` all instances of the routed family; over tiles
+    also those of the families beside it, of the rungs for warpgroups the few that suit the number of tokens.
 
     Raises QgenError when no plan takes the case.
     """
@@ -138,6 +159,7 @@ def candidates(case: Case, plans: Iterable[Plan], *, every: bool, arch: str) -> 
         batch = routed_batch(case.format, case.shape.rows, case.shape.columns, case.tokens, arch, storage=case.storage)
         found += [c for c in _fused(case, own, arch, batch) if every or c.routed]
         found += [c for c in _rungs(own, arch, batch) if every or c.routed]
+        found += [c for c in _wgmma(own, arch, batch, case.tokens) if every or c.routed]
         found += [c for c in _multirows(own, (batch,), batch)]
     for plan in own:
         if isinstance(plan, MatvecPlan) and case.tokens == 1:
@@ -179,6 +201,7 @@ def every_candidate(case: Case, plans: Sequence[Plan], *, arch: str) -> list[Any
     own = of_activation((plan for plan in plans if plan.format == case.format.name), "", case.storage)
     found = ladder_candidates(case, own, arch=arch)
     found += candidates(case, own, every=True, arch=arch)
+    found += _wgmma(own, arch, None, None)
     variants = [i for plan in own if isinstance(plan, MultirowPlan) for i in plan.instances]
     variants.sort(key=lambda i: (i.columns < case.tokens, i.columns))
     found += _multirows(own, variants, None)
@@ -252,6 +275,27 @@ def _rungs(plans: Iterable[Plan], arch: str, routed: Batch | None) -> list[RungC
     ]
 
 
+def _wgmma(plans: Iterable[Plan], arch: str, routed: Batch | None, tokens: int | None) -> list[WgmmaCandidate]:
+    """Those that run on `arch`: the routed one and those that suit so many tokens, or with None all."""
+    return [
+        WgmmaCandidate(replace(plan, rungs=(rung,), file=rung.name), plan.quantize, rung, rung == routed)
+        for plan in plans
+        if isinstance(plan, WgmmaPlan)
+        for rung in plan.rungs
+        if _runs(plan, rung, arch) and (tokens is None or rung == routed or rung.columns in _widths(plan, tokens))
+    ]
+
+
+def _widths(plan: WgmmaPlan, tokens: int) -> set[int]:
+    """The fewest columns that take all tokens at once, and the fewest that take them at twice; the most, where none do.
+
+    Others compute more columns that nobody asked for, or read the weights more often. One token is not for this family.
+    """
+    every = {rung.columns for rung in plan.rungs} if tokens > 1 else set()
+    held = (tokens, -(-tokens // 2))
+    return {min((c for c in every if c >= least), default=max(every)) for least in held if every}
+
+
 def _fused(case: Case, plans: Iterable[Plan], arch: str, routed: Batch | None) -> list[FusedCandidate]:
     """Those that run on `arch`; none for more tokens than one and for rows of more blocks than they hold."""
     return [
@@ -263,7 +307,7 @@ def _fused(case: Case, plans: Iterable[Plan], arch: str, routed: Batch | None) -
     ]
 
 
-def _runs(plan: KsplitPlan | FusedPlan, instance: Rung | FusedInstance, arch: str) -> bool:
+def _runs(plan: KsplitPlan | FusedPlan | WgmmaPlan, instance: Rung | FusedInstance | WgmmaRung, arch: str) -> bool:
     """Whether the architecture has the instructions of the plan and the shared memory of the instance."""
     device = load_archs()[arch]
     needs = (getattr(device.instructions, need) for need in plan.requires)

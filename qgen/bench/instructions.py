@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from qgen import build, emit
-from qgen.bench.candidates import AnyCandidate, FloatCandidate, RungCandidate, candidates
+from qgen.bench.candidates import AnyCandidate, FloatCandidate, RungCandidate, WgmmaCandidate, candidates
 from qgen.bench.cases import Case, Skipped, cases, choose_formats, parse_shape
 from qgen.bench.tables import columns, markdown_table, number
 from qgen.count import PIPES, Count, count, nvdisasm, pipes
@@ -187,6 +187,14 @@ def predict(
             found=f"a kernel for {case.activation} activations",
             allowed="kernels for int8 activations: matvec, multirow, ksplit_mma, fused",
             next="leave the activation out",
+        )
+    if isinstance(candidate, WgmmaCandidate):
+        raise QgenError(
+            stage="count",
+            subject=candidate.instance.name,
+            found="a kernel of family wgmma, whose fetching and multiplying warps run loops of their own side by side",
+            allowed="kernels whose warps all run the same loops: matvec, multirow, ksplit_mma, fused",
+            next="count fewer tokens, or profile it on a device: qgen profile",
         )
     found = count(
         candidate.plan,

@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 
 from qgen.bench import floors
-from qgen.bench.candidates import AnyCandidate, MultirowCandidate, candidates
+from qgen.bench.candidates import AnyCandidate, MultirowCandidate, WgmmaCandidate, candidates
 from qgen.bench.cases import QUICK_FORMATS, Case, Shape, Skipped, choose_formats
+from qgen.bench.inputs import F32, PATTERN_BLOCKS, Inputs, Pattern, difference, pattern, stored
 from qgen.bench.ladder import parse_sweep
 from qgen.bench.machine import Caller, Machine
-from qgen.bench.matvec import F32, PATTERN_BLOCKS, Inputs, Pattern, difference, pattern, stored, text
+from qgen.bench.matvec import text
 from qgen.bench.model_records import Kind, ModelReport, Step
 from qgen.bench.protocol import ALIGNMENT, cold_bytes, measure
 from qgen.bench.session import PASSES, QUICK_PASSES, close, loaded_state, opened
@@ -27,7 +28,7 @@ from qgen.errors import QgenError
 from qgen.models import model_named
 from qgen.plan import CLASSES, Plan, plan_all
 from qgen.progress import progress
-from qgen.run import quantisers
+from qgen.run import quantisers, written
 from qgen.spec import Format, load_formats
 from qgen.weights import Weight
 
@@ -192,9 +193,11 @@ def _texts(todo: Mapping[str, Sequence[AnyCandidate]], plans: Sequence[Plan]) ->
     found: dict[str, str] = {}
     for candidate in (c for chosen in todo.values() for c in chosen):
         whole: Plan = candidate.plan
-        if isinstance(candidate, MultirowCandidate):  # cut down to one variant, where a call loads the file of all
+        if isinstance(candidate, MultirowCandidate | WgmmaCandidate):  # cut down to one, where a call loads the file
             whole = next(p for p in plans if p.format == whole.format and p.family == whole.family)
-        found |= {plan.file: text(plan) for plan in (whole, candidate.quantize) if plan}
+        found[whole.file] = written(whole, candidate.instance.name) or text(whole)
+        if candidate.quantize:
+            found[candidate.quantize.file] = text(candidate.quantize)
     return found
 
 

@@ -17,13 +17,15 @@ from qgen.bench.candidates import (
     FloatCandidate,
     FusedCandidate,
     MultirowCandidate,
+    WgmmaCandidate,
     candidates,
     every_candidate,
 )
 from qgen.bench.cases import Case, Skipped, cases, choose_formats, parse_shape
+from qgen.bench.inputs import SEED, pattern
 from qgen.bench.instructions import SHAPE, predict
-from qgen.bench.matvec import SEED, pattern
 from qgen.emulated import ARCH, EmulatedFused, EmulatedLadder, EmulatedMatvec, EmulatedMultirow
+from qgen.emulated_wgmma import EmulatedWgmma
 from qgen.errors import QgenError
 from qgen.plan import Plan, plan_all
 from qgen.spec import Format, load_formats
@@ -168,6 +170,8 @@ def emulated(case: Case, candidate: AnyCandidate) -> Emulated:
         launched = EmulatedMultirow(case.format).run(weight, x, instance=candidate.instance, count_sectors=True)
     elif isinstance(candidate, FusedCandidate):
         launched = EmulatedFused(case.format).run(weight, x[0], instance=candidate.instance, count_sectors=True)
+    elif isinstance(candidate, WgmmaCandidate):
+        launched = EmulatedWgmma(case.format).run(weight, x, rung=candidate.instance, count_sectors=True)
     else:
         ladder = EmulatedLadder(case.format, case.storage)
         launched = ladder.run(weight, x, rung=candidate.instance, count_sectors=True)

@@ -7,11 +7,12 @@ import sys
 from qgen.bench.candidates import every_candidate
 from qgen.bench.cases import Case, parse_shape
 from qgen.bench.cuda import CudaMachine
+from qgen.bench.inputs import Operands, fill, pattern
 from qgen.bench.machine import Machine
-from qgen.bench.matvec import Operands, fill, make, pattern, text
+from qgen.bench.matvec import make, text
 from qgen.bench.protocol import Rotation
 from qgen.errors import QgenError
-from qgen.plan import FusedPlan, KsplitPlan, MatvecPlan, MultirowPlan, entries, plan_all
+from qgen.plan import FusedPlan, KsplitPlan, MatvecPlan, MultirowPlan, WgmmaPlan, entries, plan_all
 from qgen.spec import load_formats
 
 
@@ -19,7 +20,7 @@ def launch(entry: str, shape: str, tokens: int, machine: Machine) -> None:
     """Quantise, multiply once, and judge the result. Raises QgenError when it is wrong."""
     formats = load_formats()
     plans, _ = plan_all(formats)
-    families = MatvecPlan | MultirowPlan | KsplitPlan | FusedPlan
+    families = MatvecPlan | MultirowPlan | KsplitPlan | FusedPlan | WgmmaPlan
     owner = next((p for p in plans if isinstance(p, families) and entry in entries(p)), None)
     if owner is None:
         raise QgenError(

@@ -14,9 +14,10 @@ from qgen.bench import floors, peers
 from qgen.bench.candidates import AnyCandidate, candidates, of_activation
 from qgen.bench.cases import QUICK_FORMATS, QUICK_SHAPES, SHAPES, Case, cases, choose_formats, parse_shape
 from qgen.bench.conditions import Conditions, State, now, other_processes, read_state, revision, software
+from qgen.bench.inputs import Operands, difference, fill, pattern
 from qgen.bench.live.peer import Live, live_peers
 from qgen.bench.machine import Machine
-from qgen.bench.matvec import Operands, Runnable, difference, fill, make, pattern
+from qgen.bench.matvec import Runnable, make
 from qgen.bench.protocol import SPREAD_ALLOWED, measure, rotation
 from qgen.bench.records import Report, Row, Times
 from qgen.errors import QgenError

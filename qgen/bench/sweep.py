@@ -14,9 +14,10 @@ import numpy as np
 from qgen.bench import floors, peers
 from qgen.bench.candidates import AnyCandidate, candidates
 from qgen.bench.cases import Case
+from qgen.bench.inputs import F32, Operands, difference, fill, pattern
 from qgen.bench.live.peer import Live, live_peers
 from qgen.bench.machine import Machine
-from qgen.bench.matvec import F32, Operands, Runnable, difference, fill, make, pattern, text
+from qgen.bench.matvec import Runnable, make, text
 from qgen.bench.protocol import Rotation, measure, rotation
 from qgen.bench.records import Report, Row, Times
 from qgen.bench.session import beside_peers, loaded_state, make_row

@@ -81,13 +81,16 @@ def compile(text: str, name: str, arch: str, *, allow_spills: bool = False, tool
             next="name the kernel so",
         )
     compiler = nvrtc.load(toolkit)
+    headers = _headers(text, name)
+    # Instructions of warpgroups are no part of an architecture's plain target.
+    target = f"{arch}a" if "qgen_wgmma.cuh" in headers else arch
     request = cache.Request(
         name=name,
         arch=arch,
         compiler=str(compiler),
-        options=(f"--gpu-architecture={arch}", *OPTIONS),
+        options=(f"--gpu-architecture={target}", *OPTIONS),
         text=text,
-        headers=_headers(text, name),
+        headers=headers,
     )
     stored = cache.load(request)
     if stored is None:

@@ -67,7 +67,8 @@ def add(verbs: Any) -> None:
         kinds,
         "ladder",
         "sweep token counts: every rung beside the kernel that a call gets",
-        "through every rung of the format's ladder and, at T = 1, through the mat-vec",
+        "through every rung of the format's ladder and, at T = 1, through the mat-vec; over tiles through the kernels "
+        "that quantise by themselves instead, and for more tokens through those for warpgroups that suit as many",
         formats="all with a ladder",
         shapes="14336x4096",
         sweep="1:32:1",

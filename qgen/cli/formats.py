@@ -8,8 +8,20 @@ from typing import Any
 
 from qgen.cli import emit_json
 from qgen.errors import QgenError
-from qgen.plan import FloatKsplitPlan, FusedPlan, KsplitPlan, MatvecPlan, MultirowPlan, Plan, entries, plan_all
+from qgen.plan import (
+    FloatKsplitPlan,
+    FusedPlan,
+    KsplitPlan,
+    MatvecPlan,
+    MultirowPlan,
+    Plan,
+    WgmmaPlan,
+    entries,
+    plan_all,
+)
 from qgen.spec import Format, load_format, load_formats
+
+_INTEGER = MatvecPlan | MultirowPlan | KsplitPlan | FusedPlan | WgmmaPlan  # what multiplies int8 activations
 
 
 def add(verbs: Any) -> None:
@@ -52,9 +64,9 @@ def _counts(plans: list[Plan]) -> list[str]:
     """How many mul_mat kernels there are for what: the activation a format names first."""
     integer = []
     for plan in plans:
-        if isinstance(plan, MatvecPlan | MultirowPlan | KsplitPlan | FusedPlan):
+        if isinstance(plan, _INTEGER):
             named = "mul_mat T=1" if isinstance(plan, MatvecPlan) else plan.family
-            over = "fused over tiles" if isinstance(plan, FusedPlan) else "over tiles"
+            over = f"{plan.family} over tiles" if isinstance(plan, FusedPlan | WgmmaPlan) else "over tiles"
             integer.append(f"{named if plan.storage == 'native' else over}: {len(entries(plan))}")
     floats: dict[str, list[str]] = {}
     for plan in plans:
@@ -65,7 +77,7 @@ def _counts(plans: list[Plan]) -> list[str]:
 
 
 def _row(format: Format, plans: list[Plan], refusal: QgenError | None) -> dict[str, Any]:
-    multiply = (p for p in plans if isinstance(p, MatvecPlan | MultirowPlan | KsplitPlan | FusedPlan | FloatKsplitPlan))
+    multiply = (p for p in plans if isinstance(p, _INTEGER | FloatKsplitPlan))
     return {
         "name": format.name,
         "id": format.id,

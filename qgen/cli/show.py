@@ -24,6 +24,7 @@ from qgen.plan import (
     MultirowPlan,
     Plan,
     TileLayout,
+    WgmmaPlan,
     entries,
 )
 from qgen.spec import load_formats
@@ -51,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     if format_name in made.refused:
         raise made.refused[format_name]
     if format_name in formats:
-        multiply = MatvecPlan | MultirowPlan | KsplitPlan | FusedPlan | FloatKsplitPlan
+        multiply = MatvecPlan | MultirowPlan | KsplitPlan | FusedPlan | WgmmaPlan | FloatKsplitPlan
         plan: Plan
         plan, *others = [p for p in made.plans if p.format == format_name and isinstance(p, multiply)]
         text = made.source_of(plan.file)[1].text
@@ -97,6 +98,9 @@ def _print_plan(plan: Plan) -> None:
     if isinstance(plan, FusedPlan):
         _print_fused(plan)
         return
+    if isinstance(plan, WgmmaPlan):
+        _print_wgmma(plan)
+        return
     _print_layout(plan.layout)
     if isinstance(plan, MatvecPlan | MultirowPlan | KsplitPlan | FloatKsplitPlan):
         print(f"contract  {_contract(plan.contract)}; {', '.join(plan.contract.terms)}")
@@ -128,6 +132,22 @@ def _print_fused(plan: FusedPlan) -> None:
         print(
             f"  kernel  {i.name}: one token, {i.teams} team(s) of {i.warps} warps, {i.stages} stages of "
             f"{i.stage_blocks} blocks a team, {i.shared_bytes} B shared"
+        )
+    print(f"file      generated/{plan.family}/{plan.file}.cu")
+
+
+def _print_wgmma(plan: WgmmaPlan) -> None:
+    _print_layout(plan.layout)
+    print(f"contract  {_contract(plan.contract)}; {', '.join(plan.contract.terms)}")
+    scaled = "codes times their integer scales" if plan.folded else "codes"
+    print(
+        f"plan      {plan.op}, family {plan.family}, {plan.storage} storage; read factor "
+        f"{plan.ladder.read_factor:.2f}; largest integer sum {plan.ladder.largest_sum}; instructions multiply {scaled}"
+    )
+    for r in plan.rungs:
+        print(
+            f"  kernel  {r.name}: {r.columns} tokens x {r.rows} rows a CTA, {r.row_groups} x {r.split} warpgroup(s) of "
+            f"rows and slices and one that fetches, {r.stages} stages, {r.shared_bytes} B shared"
         )
     print(f"file      generated/{plan.family}/{plan.file}.cu")
 

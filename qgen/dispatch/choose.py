@@ -16,14 +16,17 @@ from qgen.plan import (
     MatvecPlan,
     MultirowInstance,
     Rung,
+    Variant,
+    WgmmaRung,
     plan_fused,
     plan_ksplit,
     plan_ksplit_float,
     plan_multirow,
+    plan_wgmma,
 )
 from qgen.spec import Format
 
-V = TypeVar("V", bound=Instance | Rung | MultirowInstance | FloatRung | FusedInstance)
+V = TypeVar("V", bound=Variant)
 
 
 def routed_instance(plan: MatvecPlan, rows: int, columns: int, arch: str, policy: str = "fastest") -> Instance:
@@ -42,19 +45,22 @@ def routed_batch(
     arch: str,
     policy: str = "fastest",
     storage: str = "native",
-) -> Rung | MultirowInstance | FusedInstance:
+) -> Rung | MultirowInstance | FusedInstance | WgmmaRung:
     """The variant for `tokens` > 1 tokens (over tiles, 1 or more) and a weight of `rows` x `columns` on `arch`.
 
     storage: the weight's
     Raises QgenError with the reason of a refusal.
     """
-    variants: list[Rung | MultirowInstance | FusedInstance] = []
+    variants: list[Rung | MultirowInstance | FusedInstance | WgmmaRung] = []
     with contextlib.suppress(QgenError):  # the dispatch has better words for a format without such kernels
         variants += plan_multirow(format).instances
     with contextlib.suppress(QgenError):
         variants += plan_ksplit(format, storage).rungs
         if storage == "tiled" and tokens == 1:
             variants += plan_fused(format).instances
+    if storage == "tiled" and tokens > 1:
+        with contextlib.suppress(QgenError):
+            variants += plan_wgmma(format).rungs
     return _routed(format.name, format.activation or "none", variants, tokens, rows, columns, arch, policy, storage)
 
 

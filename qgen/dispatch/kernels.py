@@ -28,6 +28,9 @@ from qgen.plan import (
     Plan,
     QuantizePlan,
     RepackPlan,
+    Rung,
+    WgmmaPlan,
+    WgmmaRung,
 )
 from qgen.spec.records import Format
 
@@ -176,6 +179,8 @@ def catalog(
             numbers[plan.format] |= {"tokens": MAX_TOKENS, key: numbers[plan.format][key] + len(plan.rungs)}
         elif isinstance(plan, FusedPlan):
             kernels += _fused(plan, space, archs)
+        elif isinstance(plan, WgmmaPlan):
+            kernels += _ksplit(plan, quantisers.get(plan.layout.name), space, archs)
         elif isinstance(plan, RepackPlan):
             kernels += _repack(plan, space)
         else:
@@ -214,23 +219,13 @@ def _matvec(plan: MatvecPlan, quantiser: str | None, space: Space) -> list[Kerne
     }
     return [
         Kernel(
-            name=i.name,
-            file=plan.file,
-            op=plan.op,
-            family=plan.family,
-            format=plan.format,
-            where=where,
-            contract=plan.contract.name,
-            quantiser=quantiser,
-            columns=1,
-            threads=32 * plan.warps,
-            shared_bytes=i.shared_bytes,
-            rows=plan.warps * i.warp_rows,
-            alignment=plan.alignment,
+            name=i.name, file=plan.file, op=plan.op, family=plan.family, format=plan.format, where=where,
+            contract=plan.contract.name, quantiser=quantiser, columns=1, threads=32 * plan.warps,
+            shared_bytes=i.shared_bytes, rows=plan.warps * i.warp_rows, alignment=plan.alignment,
             knobs={"rows": i.rows, "team_blocks": i.team_blocks},
         )
         for i in plan.instances
-    ]
+    ]  # fmt: skip
 
 
 def _multirow(plan: MultirowPlan, quantiser: str | None, space: Space) -> list[Kernel]:
@@ -257,7 +252,7 @@ def _multirow(plan: MultirowPlan, quantiser: str | None, space: Space) -> list[K
 
 
 def _ksplit(
-    plan: KsplitPlan | FloatKsplitPlan, quantiser: str | None, space: Space, archs: Mapping[str, Arch]
+    plan: KsplitPlan | FloatKsplitPlan | WgmmaPlan, quantiser: str | None, space: Space, archs: Mapping[str, Arch]
 ) -> list[Kernel]:
     where: dict[str, Condition] = {
         "op": frozenset({plan.op}),
@@ -276,13 +271,19 @@ def _ksplit(
             name=r.name, file=plan.file, op=plan.op, family=plan.family, format=plan.format,
             where={**where, **_where_runs(plan.requires, r.shared_bytes, space, archs)},
             contract=plan.contract.name, quantiser=quantiser, columns=r.columns, ladder=plan.file,
-            threads=32 * r.warps, shared_bytes=r.shared_bytes, rows=r.rows, alignment=plan.alignment,
-            knobs={"class": _class(plan.layout.activation, plan.storage)}
-            | ({"row_tiles": r.row_tiles} if isinstance(r, FloatRung) or plan.storage == "tiled" else {}),
+            threads=r.threads if isinstance(r, WgmmaRung) else 32 * r.warps, shared_bytes=r.shared_bytes, rows=r.rows,
+            alignment=plan.alignment, knobs=_knobs(plan, r),
             requires=plan.requires,
         )
         for r in plan.rungs
     ]  # fmt: skip
+
+
+def _knobs(plan: KsplitPlan | FloatKsplitPlan | WgmmaPlan, rung: Rung | FloatRung | WgmmaRung) -> dict[str, int | str]:
+    if isinstance(rung, WgmmaRung):
+        return {"groups": rung.row_groups}
+    own = {"row_tiles": rung.row_tiles} if isinstance(rung, FloatRung) or plan.storage == "tiled" else {}
+    return {"class": _class(plan.layout.activation, plan.storage), **own}
 
 
 def _fused(plan: FusedPlan, space: Space, archs: Mapping[str, Arch]) -> list[Kernel]:
@@ -350,7 +351,9 @@ def _quantize(
     archs: Mapping[str, Arch],
 ) -> Kernel:
     """storages: of the weights that its result meets."""
-    fragments = not isinstance(plan, QuantizePlan)
+    order = "teams" if isinstance(plan, QuantizePlan) else "fragments"
+    if isinstance(plan, FragmentQuantizePlan) and plan.layout.matrices:
+        order = "matrices"
     block = plan.weight_block if isinstance(plan, FragmentQuantizePlan) else plan.layout.block
     where: dict[str, Condition] = {
         "op": frozenset({plan.op}),
@@ -369,7 +372,7 @@ def _quantize(
         name=plan.name, file=plan.file, op=plan.op, family=plan.family, format=plan.format, where=where,
         threads=32 * plan.warps, shared_bytes=plan.shared_bytes,
         alignment=2 if isinstance(plan, ArrangePlan) else 4,
-        knobs={"order": "fragments" if fragments else "teams", "class": _class(plan.layout.activation)},
+        knobs={"order": order, "class": _class(plan.layout.activation)},
         requires=requires,
     )  # fmt: skip
 

@@ -18,6 +18,7 @@ from qgen.emit.ksplit_float import arrange_kernel, float_facts, float_kernel
 from qgen.emit.multirow import multirow_kernel
 from qgen.emit.repack import repack_facts, repack_kernel
 from qgen.emit.sums import FloatStep, Total, block_sums
+from qgen.emit.wgmma import wgmma_kernel, wgmma_launch
 from qgen.errors import QgenError
 from qgen.plan import (
     ArrangePlan,
@@ -30,6 +31,7 @@ from qgen.plan import (
     Plan,
     QuantizePlan,
     RepackPlan,
+    WgmmaPlan,
     entries,
 )
 
@@ -108,6 +110,11 @@ def emit(plan: Plan, guards: Mapping[str, str] = MappingProxyType({})) -> Source
         template = "fused.cu.j2"
         facts = _facts(plan.ladder, activation=fused_activation(plan))
         kernel = fused_kernel(plan, _header(plan, template, f"{plan.format} x f32, one token", facts))
+    elif isinstance(plan, WgmmaPlan):
+        template = "wgmma.cu.j2"
+        subject = f"{plan.format} x {plan.layout.activation}, many tokens"
+        facts = _facts(plan.ladder, each=" for the tokens of a CTA")
+        kernel = wgmma_kernel(plan, _header(plan, template, subject, [*wgmma_launch(), *facts]))
     elif isinstance(plan, MultirowPlan):
         template = "multirow.cu.j2"
         subject = f"{plan.format} x {plan.layout.activation}, a few tokens"
@@ -160,8 +167,8 @@ def _header(plan: Plan, template: str, subject: str, facts: list[str]) -> tuple[
     )
 
 
-def _facts(plan: MatvecPlan | KsplitPlan | MultirowPlan, activation: str = "") -> list[str]:
-    """activation: a line that says how x is read, where that is not the plan's layout."""
+def _facts(plan: MatvecPlan | KsplitPlan | MultirowPlan, activation: str = "", each: str = "") -> list[str]:
+    """activation: a line that says how x is read, where that is not the plan's layout; each: for what bytes come."""
     c = plan.contract
     layout = f"activation  {plan.layout.activation} in the layout {plan.layout.name}, from quantize_activation"
     storage = f"blocks as in the file, aligned to {plan.alignment}, rows row_stride bytes apart"
@@ -171,7 +178,7 @@ def _facts(plan: MatvecPlan | KsplitPlan | MultirowPlan, activation: str = "") -
         f"format      {plan.format}: {plan.block} elements in {plan.block_bytes} bytes",
         f"storage     {plan.storage}: {storage}",
         activation or layout,
-        f"traffic     every packed byte is requested once (read factor {plan.read_factor:.2f})",
+        f"traffic     every packed byte is requested once{each} (read factor {plan.read_factor:.2f})",
         f"contract    {c.name}: block b of a row belongs to slice b mod {c.slices}; a slice takes its blocks in",
         f"            increasing order, in them units of {c.unit} elements, and each term as",
         "            fma(factors * dx, float(integer sum), slice), terms " + ", ".join(c.terms) + ";",

@@ -90,6 +90,7 @@ class FragmentQuantizeKernel:
     header: tuple[str, ...]
     plan: FragmentQuantizePlan
     absent: int  # what stands for no column and no word
+    token_bytes: int  # from one token's codes to the next one's in a record of eight
     place_rows: tuple[tuple[int, ...], ...]  # by slot: bytes from a record's first code to the word, of token 0
 
 
@@ -98,11 +99,17 @@ def quantize_kernel(
 ) -> FragmentQuantizeKernel:
     """Regroup a plan for printing. chunk_bytes: from one chunk of a token's codes to the next."""
     words = plan.words.slots
-    places = [NONE if w.place == NONE else w.place // 16 * chunk_bytes + w.place % 16 * 4 for w in words]
+
+    def place(number: int) -> int:
+        chunk, thread, j = number // 16, number // 4 % 4, number % 4
+        return (4 * chunk + j) * 128 + 4 * thread if plan.layout.matrices else chunk * chunk_bytes + number % 16 * 4
+
+    places = [NONE if w.place == NONE else place(w.place) for w in words]
     return FragmentQuantizeKernel(
         header=header,
         plan=plan,
         absent=NONE,
+        token_bytes=16 if plan.layout.matrices else 64,
         place_rows=tuple(tuple(places[i : i + 16]) for i in range(0, len(places), 16)),
     )
 

@@ -34,6 +34,7 @@ from qgen.plan.repack import Place, RepackPlan, launch_repack, plan_repack
 from qgen.plan.rungs import LADDER, Rung
 from qgen.plan.tile import ROWS as TILE_ROWS
 from qgen.plan.tile import TileLayout, plan_tile
+from qgen.plan.wgmma import WgmmaPlan, WgmmaRung, launch_wgmma, plan_wgmma
 from qgen.spec.records import Format
 
 __all__ = [
@@ -65,6 +66,9 @@ __all__ = [
     "RepackPlan",
     "Rung",
     "TileLayout",
+    "Variant",
+    "WgmmaPlan",
+    "WgmmaRung",
     "contract",
     "entries",
     "float_contract",
@@ -77,6 +81,7 @@ __all__ = [
     "launch_quantize",
     "launch_quantize_fragments",
     "launch_repack",
+    "launch_wgmma",
     "plan_all",
     "plan_arrange",
     "plan_fused",
@@ -88,19 +93,24 @@ __all__ = [
     "plan_quantize_fragments",
     "plan_repack",
     "plan_tile",
+    "plan_wgmma",
 ]
 
 Plan = (
     MatvecPlan | QuantizePlan | MultirowPlan | KsplitPlan | FragmentQuantizePlan | FloatKsplitPlan | ArrangePlan
-    | RepackPlan | FusedPlan
+    | RepackPlan | FusedPlan | WgmmaPlan
 )  # fmt: skip
+
+
+# What of a plan is one kernel that multiplies.
+Variant = Instance | MultirowInstance | Rung | FloatRung | FusedInstance | WgmmaRung
 
 
 def entries(plan: Plan) -> tuple[str, ...]:
     """The names of the kernels of a plan."""
     if isinstance(plan, MatvecPlan | MultirowPlan | FusedPlan):
         return tuple(instance.name for instance in plan.instances)
-    if isinstance(plan, KsplitPlan | FloatKsplitPlan):
+    if isinstance(plan, KsplitPlan | FloatKsplitPlan | WgmmaPlan):
         return tuple(rung.name for rung in plan.rungs)
     if isinstance(plan, RepackPlan):
         return plan.to_tiled, plan.to_native
@@ -111,9 +121,9 @@ def plan_all(formats: dict[str, Format]) -> tuple[tuple[Plan, ...], dict[str, Qg
     """Every plan of `formats`, and for the formats without kernels the refusal that says why.
 
     A format has kernels for T = 1 and for a few tokens with the int8 activation its file names, where its layout allows
-    it a ladder for more, over both storages, and over tiles kernels of T = 1 that quantise x by themselves, a ladder
-    from T = 1 up for each class of float activations, over tiles too where they suit it, and repackers where it has
-    tiles.
+    it a ladder for more, over both storages, and over tiles kernels of T = 1 that quantise x by themselves and kernels
+    of many tokens for warpgroups, a ladder from T = 1 up for each class of float activations, over tiles too where they
+    suit it, and repackers where it has tiles.
     """
     plans: list[Plan] = []
     refused: dict[str, QgenError] = {}
@@ -139,6 +149,9 @@ def _integer_plans(format: Format, refused: dict[str, QgenError]) -> Iterator[Pl
         yield from (plan_quantize_fragments(ladder), ladder)
         yield plan_ksplit(format, "tiled")
         yield plan_fused(format)
+    with contextlib.suppress(QgenError):
+        matrices = plan_wgmma(format)
+        yield from (matrices.quantize, matrices)
 
 
 def _float_plans(format: Format, refused: dict[str, QgenError]) -> Iterator[Plan]:

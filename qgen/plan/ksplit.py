@@ -42,8 +42,8 @@ BUNDLE = 128  # elements a warp takes at once, of neighbouring turns where block
 class FragmentLayout:
     """Quantised activations in the order tensor-core fragments want them: a record a column tile and bundle of blocks.
 
-    A column tile is eight tokens. A bundle is what a warp takes at once: `bundle` blocks, SPLIT apart. Bundle u holds
-    blocks (u // SPLIT) * SPLIT * bundle + u % SPLIT + SPLIT * j, and the records lie as [column tile][bundle].
+    A column tile is eight tokens. A bundle is what a warp takes at once: `bundle` blocks, `apart` apart. Bundle u holds
+    blocks (u // apart) * apart * bundle + u % apart + apart * j, and the records lie as [column tile][bundle].
     A record holds, in order, of thread t of a quad and token 2t or 2t + 1 of the tile:
     codes  int8  [chunk][8 tokens][4 threads][16]        a token's four words a thread and chunk
     scales f32   [4 threads][scales of the bundle][2 tokens]
@@ -54,6 +54,8 @@ class FragmentLayout:
     `words[t][j]` lists the four elements of activation word j of thread t, counted over the bundle; `block` stands for
     an empty slot. Blocks that only fill up have codes and sums 0 and scale -0. Of tokens that only fill up their tile
     nothing is written: what a kernel makes of them it does not store.
+    Where they are `matrices`, records lie as [bundle][column tile], their codes as [word][8 tokens][4 threads][4], and
+    packed sums as [low, high][8 tokens][4 threads][4].
     """
 
     name: str
@@ -69,6 +71,8 @@ class FragmentLayout:
     starts: int  # the code offset that the starts are multiplied by; 0 where there are none
     sums: bool
     words: tuple[tuple[tuple[int, int, int, int], ...], ...]
+    apart: int = SPLIT  # blocks of a bundle lie so many apart
+    matrices: bool = False  # words and packed sums lie as instructions of warpgroups want them, see qgen_wgmma.cuh
 
     @property
     def code_bytes(self) -> int:
@@ -87,12 +91,13 @@ class FragmentLayout:
 
     @property
     def record_bytes(self) -> int:
-        """Bytes of a record."""
-        return self.sums_at + (0 if not self.sums else 256 if self.packed_sums else 32 * self.units)
+        """Bytes of a record; where they are matrices whole lines of 128, so that no two rows of one share a bank."""
+        end = self.sums_at + (0 if not self.sums else 256 if self.packed_sums else 32 * self.units)
+        return -(-end // 128) * 128 if self.matrices else end
 
     def bundles(self, blocks: int) -> int:
         """Bundles of a row of `blocks` weight blocks."""
-        return blocks if self.bundle == 1 else -(-blocks // (SPLIT * self.bundle)) * SPLIT
+        return blocks if self.bundle == 1 else -(-blocks // (self.apart * self.bundle)) * self.apart
 
     def bytes(self, blocks: int, tokens: int) -> int:
         """Bytes of the quantised activation of `tokens` tokens."""
@@ -298,6 +303,14 @@ def plan_ksplit(format: Format, storage: str = "native") -> KsplitPlan:
 
 def _check_scales(format: Format, codes: Field, groups: int, scaled: list[list[Field]]) -> None:
     """What the packed sums and scale words rely on. Raises QgenError where the format is otherwise."""
+    named = {
+        tuple(f.name for f in fields)
+        for term, fields in zip(format.terms, scaled, strict=True)
+        if codes.name in term.factors
+    }
+    if len(named) > 1:
+        found = " and ".join(sorted("*".join(names) or "none" for names in named))
+        refuse(format, f"terms with codes under integer scales {found}", "one integer scale of the codes")
     for term, fields in zip(format.terms, scaled, strict=True):
         label = "*".join(term.factors)
         for field in fields:

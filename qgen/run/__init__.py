@@ -17,7 +17,7 @@ import numpy as np
 from qgen import operands, plan
 from qgen.dispatch import routed_batch, routed_float, routed_instance
 from qgen.operands import refusal
-from qgen.run.bound import Bound, FloatLadder, Ladder, Matvec, Multirow, matvec_plans, x_dtypes
+from qgen.run.bound import Bound, FloatLadder, Ladder, Matvec, Multirow, matvec_plans, written, x_dtypes
 from qgen.run.device import (
     arch_of_device,
     as_cupy,
@@ -33,12 +33,13 @@ from qgen.run.device import (
 from qgen.run.fused import Fused
 from qgen.run.multiplying import Product, listed, multiply, quantisers
 from qgen.run.repacking import repack
+from qgen.run.wgmma import Wgmma
 from qgen.weights import Weight, check_bytes
 
 __all__ = [
-    "Bound", "FloatLadder", "Fused", "Ladder", "Matvec", "Multirow", "Product", "as_cupy", "bind", "current_device",
-    "device_label", "from_host", "listed", "mul_mat", "mul_mats", "multiply", "quantisers", "repack", "to_device",
-    "to_host", "why_no_device", "workspace",
+    "Bound", "FloatLadder", "Fused", "Ladder", "Matvec", "Multirow", "Product", "Wgmma", "as_cupy", "bind",
+    "current_device", "device_label", "from_host", "listed", "mul_mat", "mul_mats", "multiply", "quantisers", "repack",
+    "to_device", "to_host", "why_no_device", "workspace", "written",
 ]  # fmt: skip
 
 
@@ -197,7 +198,7 @@ def bind(
     weight: Weight,
     device: int | None = None,
     *,
-    instance: plan.Instance | plan.MultirowInstance | plan.Rung | plan.FloatRung | plan.FusedInstance | None = None,
+    instance: plan.Variant | None = None,
     tokens: int = 1,
     policy: str = "fastest",
     activation: str | None = None,
@@ -231,6 +232,8 @@ def bind(
             made[name] = FloatLadder(twins[chosen], chosen, instance)
         elif isinstance(instance, plan.FusedInstance):
             made[name] = Fused(twins[chosen], chosen, instance)
+        elif isinstance(instance, plan.WgmmaRung):
+            made[name] = Wgmma(twins[chosen], chosen, instance)
         elif isinstance(instance, plan.MultirowInstance):
             made[name] = Multirow(twins[chosen], chosen, instance)
         else:
@@ -241,9 +244,7 @@ def bind(
 # ---- inside -----------------------------------------------------------------------------------------------------
 
 
-def _routed(
-    weight: Weight, rows: int, device: int, tokens: int, policy: str, activation: str | None
-) -> plan.Instance | plan.MultirowInstance | plan.Rung | plan.FloatRung | plan.FusedInstance:
+def _routed(weight: Weight, rows: int, device: int, tokens: int, policy: str, activation: str | None) -> plan.Variant:
     """The variant that the dispatch picks for `rows` rows. Raises QgenError with its reason, or the planner's."""
     check_device_number(device)
     arch = arch_of_device(device).name

@@ -38,7 +38,7 @@ class Bound(ABC):
     """
 
     _fit: tuple[int, int]  # multiprocessors, and CTAs of the matmul that fit on one
-    instance: plan.Instance | plan.MultirowInstance | plan.Rung | plan.FloatRung | plan.FusedInstance
+    instance: plan.Variant
     activation: tuple[object, int] | None
     max_tokens: int
     tiled = False  # over tiled storage, where no multiprocessor takes more CTAs than its share, see plan.launch_ksplit
@@ -353,12 +353,17 @@ def _source(chosen: plan.Plan, entry: str, device: int) -> str:
     """The text that `qgen build` wrote, so that what was proved is what runs; for variants that it does not compile for
     this device, printed anew.
     """
-    written = paths.data_dir("generated") / chosen.family / f"{chosen.file}.cu"
-    if written.is_file():
-        text = written.read_text(encoding="utf-8")
-        if f"{entry}(" in text and entry in (r.entry for r in room.compiled(chosen.file, text, device).entries):
-            return text
+    text = written(chosen, entry)
+    if text and entry in (r.entry for r in room.compiled(chosen.file, text, device).entries):
+        return text
     return emit.emit(chosen).text
+
+
+def written(chosen: plan.Plan, entry: str) -> str | None:
+    """The text that `qgen build` wrote for a plan, where this kernel is in it."""
+    path = paths.data_dir("generated") / chosen.family / f"{chosen.file}.cu"
+    text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    return text if f"{entry}(" in text else None
 
 
 def load_kernel(chosen: plan.Plan, entry: str, device: int) -> Any:

@@ -41,6 +41,14 @@ def _row(name: str, at: int, entries: int, width: int, per: int, extra: str) -> 
 
 # name -> (text, "" or a part of the refusal)
 MADE_UP = {
+    "codes under two integer scales": (
+        toml("(d*sc)*q - (m*mn)*q", D, M, packed("sc", 4, 8, 4), bytes_of("mn", 8, 8), nibbles(16)),
+        "terms with codes under integer scales mn and sc",
+    ),
+    "codes with an integer scale and without": (
+        toml("(d*sc)*q - m*q", D, M, packed("sc", 4, 8, 4), nibbles(8)),
+        "terms with codes under integer scales none and sc",
+    ),
     "two extra bits, packed": (
         toml(
             "d*q",

@@ -16,6 +16,8 @@ from qgen.paths import data_dir
 
 ARCHS = load_archs()
 
+SPECIFIC = ("wgmma",)  # of the architecture-specific target: for sm_90 that is sm_90a
+
 # One use of each instruction; ptxas refuses it where the architecture lacks it.
 USES = {
     "dp4a": 'asm volatile("dp4a.s32.s32 %0, %1, %1, %1;" : "=r"(r[0]) : "r"(a));',
@@ -31,6 +33,11 @@ USES = {
         ':: "r"(a), "l"(r));'
     ),
     "cluster": 'asm volatile("barrier.cluster.arrive.aligned;");',
+    "wgmma": (
+        'asm volatile("wgmma.fence.sync.aligned; wgmma.mma_async.sync.aligned.m64n8k32.s32.s8.s8 {%0,%1,%2,%3}, '
+        '{%4,%4,%4,%4}, %5, 1; setmaxnreg.dec.sync.aligned.u32 24;" '
+        ': "+r"(r[0]), "+r"(r[1]), "+r"(r[2]), "+r"(r[3]) : "r"(a), "l"(f));'
+    ),
     "mma_m8n8k16_s8": (
         'asm volatile("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0,%1}, {%2}, {%2}, {%0,%1};" '
         ': "+r"(r[0]), "+r"(r[1]) : "r"(a));'
@@ -69,7 +76,13 @@ def test_instruction_flags_are_what_the_compiler_says(arch: str) -> None:
     assert USES.keys() == {item.name for item in fields(Instructions)}
     flags = ARCHS[arch].instructions
     assert compiles("r[0] = a;", arch)
-    assert {name: compiles(use, arch) for name, use in USES.items()} == {name: getattr(flags, name) for name in USES}
+    does = {name: compiles(use, arch + "a" * (name in SPECIFIC)) for name, use in USES.items()}
+    assert does == {name: getattr(flags, name) for name in USES}
+
+
+@pytest.mark.parametrize("name", SPECIFIC)
+def test_the_plain_target_does_not_have_it(name: str) -> None:
+    assert not any(compiles(USES[name], arch) for arch in ARCHS)
 
 
 def test_the_architectures_shipped() -> None:

@@ -18,13 +18,14 @@ from qgen.bench.candidates import (
     FusedCandidate,
     MultirowCandidate,
     RungCandidate,
+    WgmmaCandidate,
     candidates,
     every_candidate,
     ladder_candidates,
 )
-from qgen.bench.matvec import difference
+from qgen.bench.inputs import difference
 from qgen.errors import QgenError
-from qgen.plan import plan_all, plan_fused
+from qgen.plan import plan_all, plan_fused, plan_wgmma
 from qgen.spec import load_formats
 
 FORMATS = load_formats()
@@ -155,6 +156,29 @@ def test_one_token_over_tiles_has_kernels_of_one_launch_too() -> None:
     assert not any(isinstance(c, FusedCandidate) for c in every_candidate(native, PLANS, arch="sm_90"))
 
 
+@pytest.mark.parametrize(("tokens", "labels"), [
+    (1, ""), (16, "w16g2 w16g1"), (17, "w16g2 w16g1 w32g2 w32g1"), (64, "w32g2 w32g1 w64g2"), (96, "w48g2 w64g2"),
+    (300, "w64g2"),
+])  # fmt: skip
+def test_many_tokens_over_tiles_have_kernels_for_warpgroups_too(tokens: int, labels: str) -> None:
+    """Those with the fewest columns that hold the tokens, at once or at twice, and the routed one among them."""
+
+    def found(rows: int, arch: str = "sm_90") -> list[WgmmaCandidate]:
+        case = cases.Case(FORMATS["Q4_K"], cases.Shape(rows, 4096), tokens, storage="tiled")
+        ways = [candidates(case, PLANS, every=True, arch=arch), ladder_candidates(case, PLANS, arch=arch)]
+        own = [[c for c in way if isinstance(c, WgmmaCandidate)] for way in ways]
+        assert own[0] == own[1] and any(isinstance(c, RungCandidate) for c in ways[0])
+        assert [c for c in ways[0] if c.routed] == candidates(case, PLANS, every=False, arch=arch)
+        named = [c for c in every_candidate(case, PLANS, arch=arch) if isinstance(c, WgmmaCandidate)]
+        assert len(named) == (len(plan_wgmma(case.format).rungs) if arch == "sm_90" else 0)
+        return own[0]
+
+    assert [c.label for c in found(70)] == labels.split()
+    assert not any(c.routed for c in found(70)), "few rows are the ladder's"
+    assert [c.plan.rungs for c in found(70)] == [(c.instance,) for c in found(70)], "each is compiled alone"
+    assert sum(c.routed for c in found(14336)) == (tokens > 1) and not found(14336, "sm_80")
+
+
 # ---- a run -------------------------------------------------------------------------------------------------------
 
 
@@ -273,7 +297,7 @@ def test_a_row_outside_the_sample_is_compared_between_kernels() -> None:
 def test_an_unsampled_row_alone_is_seen_too(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = EmulatedMachine()
     instances = matvec("TQ1_0").instances
-    monkeypatch.setattr("qgen.bench.matvec.SAMPLE", 2)  # the first and the last row
+    monkeypatch.setattr("qgen.bench.inputs.SAMPLE", 2)  # the first and the last row
 
     def corrupt(entry: str, y: Any) -> None:
         if entry == instances[-1].name:

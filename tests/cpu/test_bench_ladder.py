@@ -17,12 +17,12 @@ from bench_machine import EmulatedMachine, make_small
 
 from qgen.bench import cuda, ladder, ladder_text, peers, plots, report, writing
 from qgen.bench.cases import Case, Shape
-from qgen.bench.matvec import Operands, pattern
+from qgen.bench.inputs import Operands, pattern
 from qgen.bench.protocol import Rotation
 from qgen.bench.records import Report
 from qgen.cli import bench as verb
 from qgen.errors import QgenError
-from qgen.plan import MAX_TOKENS, plan_fused, plan_ksplit, plan_ksplit_float
+from qgen.plan import MAX_TOKENS, plan_fused, plan_ksplit, plan_ksplit_float, plan_wgmma
 from qgen.spec import load_formats
 
 FORMATS = load_formats()
@@ -117,13 +117,15 @@ def test_every_rung_is_timed_at_every_token_count() -> None:
 
 @pytest.mark.parametrize("format", ["Q5_K", "Q4_0"])
 def test_a_ladder_over_tiles(format: str) -> None:
-    """Every rung of the tiles' own, judged like the others, and at T = 1 kernels that quantise x by themselves; 19 rows
-    leave the second row tile with 3."""
+    """Every rung of the tiles' own, judged like the others, at T = 1 kernels that quantise x by themselves, else the
+    narrowest for warpgroups; 19 rows leave the second row tile with 3."""
     rungs, fused = plan_ksplit(FORMATS[format], "tiled").rungs, plan_fused(FORMATS[format]).instances
     found = run(machine_of(), formats=(format,), storage="tiled")
     assert found.ok, [row.problem for row in found.rows]
     ladder = {(t, r.name) for t in (1, 2, 9) for r in rungs}
+    ladder |= {(t, r.name) for t in (2, 9) for r in plan_wgmma(FORMATS[format]).rungs if r.columns == 16}
     assert {(row.tokens, row.kernel) for row in found.rows} == ladder | {(1, i.name) for i in fused}
+    assert {row.launch: row.grid for row in found.rows if row.family == "wgmma"} == {"w16g2": 1, "w16g1": 1}
     assert {row.storage for row in found.rows} == {"tiled"}
     routed = {row.tokens: row for row in found.routed()}
     assert {t: routed[t].kernel for t in (2, 9)} == {

@@ -22,11 +22,11 @@ from test_bench_model import TINY
 from qgen import codec, models, paths
 from qgen.bench import cuda, ladder, ladder_text, live_text, model, model_text, peers, protocol, report, session
 from qgen.bench.cases import Case, Shape
+from qgen.bench.inputs import fill, pattern
 from qgen.bench.live import humming_peer
 from qgen.bench.live.cell import Cell, error
 from qgen.bench.live.child import Service
 from qgen.bench.live.peer import Gone, LivePeer
-from qgen.bench.matvec import fill, pattern
 from qgen.bench.records import Report
 from qgen.cli import bench as verb
 from qgen.errors import QgenError
@@ -86,7 +86,7 @@ def why_not(wanted: str) -> str:
 @pytest.mark.parametrize(("format", "columns"), [("Q4_K", 768), ("TQ1_0", 512), ("Q5G64_F16S", 576)])
 def test_peers_have_the_weights_that_qgen_has(format: str, columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """More blocks than the pattern has, as the run's buffer holds them; planes each from their own first byte on."""
-    monkeypatch.setattr("qgen.bench.matvec.PATTERN_BLOCKS", 16)
+    monkeypatch.setattr("qgen.bench.inputs.PATTERN_BLOCKS", 16)
     cell = Cell.of(format, (19, columns), 2, COLD)
     if FORMATS[format].split:
         machine = EmulatedMachine()
@@ -309,7 +309,7 @@ def test_matrices_of_a_model_stand_beside_peers(monkeypatch: pytest.MonkeyPatch,
     (tmp_path / "models" / "catalog.toml").write_text(TINY)
     monkeypatch.setattr(models, "data_dir", lambda name: tmp_path if name == "specs" else paths.data_dir(name))
     monkeypatch.setattr(model, "PATTERN_BLOCKS", 64)
-    monkeypatch.setattr("qgen.bench.matvec.PATTERN_BLOCKS", 64)
+    monkeypatch.setattr("qgen.bench.inputs.PATTERN_BLOCKS", 64)
     machine = ModelMachine(install(monkeypatch, FakeCupy()))
     options = model.Options(model="tiny", formats=("Q8_0",), sweep="1,2", passes=1, peers=("torch",))
     found = model.bench_model(options, machine, show_progress=False)

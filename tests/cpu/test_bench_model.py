@@ -42,7 +42,7 @@ ODD = TINY.replace("Tiny", "Odd").replace("width = 256", "width = 288")
 def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeCupy:
     make_small(monkeypatch)
     monkeypatch.setattr(model, "PATTERN_BLOCKS", 64)
-    monkeypatch.setattr("qgen.bench.matvec.PATTERN_BLOCKS", 64)
+    monkeypatch.setattr("qgen.bench.inputs.PATTERN_BLOCKS", 64)
     (tmp_path / "models").mkdir()
     (tmp_path / "models" / "catalog.toml").write_text(TINY + ODD)
     monkeypatch.setattr(models, "data_dir", lambda name: tmp_path if name == "specs" else paths.data_dir(name))

@@ -27,6 +27,19 @@ extern "C" __global__ void twice(const float* x, float* y) {
 extern "C" __global__ void once(const float* x, float* y) { qgen_store_f32(y, qgen_load_f32(x)); }
 """
 
+WARPGROUP = """
+#include "qgen_wgmma.cuh"
+extern "C" __global__ void multiplies(int* y) {
+    int d[8] = {};
+    qgen_wgmma_begin();
+    qgen_wgmma_k32<2, 256, true>(d, 1, 2, 3, 4, 0);
+    qgen_wgmma_commit();
+    qgen_wgmma_wait<0>();
+    qgen_wgmma_keep(d);
+    y[threadIdx.x] = d[0];
+}
+"""
+
 # An array indexed at run time lives in local memory on every architecture.
 STACK = """
 extern "C" __global__ void wanders(const int* x, int* y) {
@@ -353,3 +366,14 @@ def test_progress(
     build.compile_all(kernels(3), ["sm_90"])
     out, err = capsys.readouterr()
     assert out == "" and (pattern in err if pattern else err == "")
+
+
+@pytest.mark.parametrize(("text", "target"), [(WARPGROUP, "sm_90a"), (SMALL, "sm_90")])
+def test_instructions_of_warpgroups_are_compiled_for_the_architecture_alone(
+    own_cache: Path, text: str, target: str
+) -> None:
+    """Its plain target has none of them; every other text keeps that, and so runs on what comes after."""
+    assert build.compile(text, "warpgroup", "sm_90").arch == "sm_90"
+    (record,) = own_cache.rglob("*.json")
+    options = json.loads(record.read_text())["options"]
+    assert [option for option in options if "architecture" in option] == [f"--gpu-architecture={target}"]

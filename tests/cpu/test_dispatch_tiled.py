@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from qgen.dispatch.proof import prove
 from qgen.dispatch.routes import load_routes
 from qgen.dispatch.shipped import load_like
 from qgen.dispatch.space import Value, load_space
-from qgen.plan import FloatKsplitPlan, FusedPlan, KsplitPlan, plan_all
+from qgen.plan import FloatKsplitPlan, FusedPlan, KsplitPlan, WgmmaPlan, plan_all
 from qgen.spec import Format, load_formats
 
 
@@ -74,12 +75,31 @@ def test_one_token_over_tiles_in_one_launch(format: str, rows: int, columns: int
         assert decision.quantiser is None and decision.contract
 
 
+@pytest.mark.parametrize("format, rows, tokens, rung", [
+    ("Q4_K", 14336, 16, "t16__wgmma_tiled_g2s2"), ("Q4_K", 14336, 48, "t48__wgmma_tiled_g2s1"),
+    ("Q8_0", 14336, 64, "t64__wgmma_tiled_g2s1"), ("Q4_K", 4096, 64, "t32__wgmma_tiled_g1s4"),
+    ("TQ1_0", 14336, 96, "t48__wgmma_tiled_g2s1"), ("TQ1_0", 14336, 300, "t64__wgmma_tiled_g2s1"),
+])  # fmt: skip
+def test_many_tokens_over_tiles_by_warpgroups(format: str, rows: int, tokens: int, rung: str) -> None:
+    """On sm_90, under both policies, with a quantiser of their own; elsewhere and over few rows the ladder serves."""
+    activation = formats()[format].activation or ""
+    for policy in ("fastest", "invariant"):
+        asked = Request(
+            "mul_mat", format, activation, T=tokens, N=rows, K=4096, arch="sm_90", policy=policy, storage="tiled"
+        )
+        decision = dispatch.lookup(asked)
+        assert decision.kernel == f"mul_mat_{format.lower()}_{activation}_{rung}"
+        assert decision.quantiser == f"quantize_activation_{activation}_{format.lower()}_matrices__warp_block"
+        others = [replace(asked, arch="sm_100"), replace(asked, N=1024), replace(asked, T=1, N=16384)]
+        assert not any("__wgmma_" in (dispatch.lookup(other).kernel or "") for other in others)
+
+
 @pytest.mark.parametrize("format, tokens", [("Q4_K", 49), ("Q6_K", 9), ("Q4_0", 32)])
 def test_two_row_tiles_a_warp_on_sm_90_alone(format: str, tokens: int) -> None:
     activation = formats()[format].activation or ""
     chosen = {
         arch: dispatch.lookup(
-            Request("mul_mat", format, activation, T=tokens, N=4096, K=4096, arch=arch, storage="tiled")
+            Request("mul_mat", format, activation, T=tokens, N=2048, K=4096, arch=arch, storage="tiled")
         )
         for arch in ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
     }
@@ -109,14 +129,12 @@ def test_hot_choices_over_tiles_with_float_activations(
     ("Q4_K", False, "has kernels for native storage; none reads another"),
     ("Q5G64_F16S", False, "has kernels for native storage; none reads another"),
 ])  # fmt: skip
-def test_a_format_without_tiles_needs_no_other_routes(
-    tmp_path: Path, format: str, floats: bool, words: str
-) -> None:
+def test_a_format_without_tiles_needs_no_other_routes(tmp_path: Path, format: str, floats: bool, words: str) -> None:
     """A new format whose words do not suit tiles, all of them or those of f16 and bf16: the gates have the reason."""
     plans, refused = plan_all(formats())
     kinds = FloatKsplitPlan if floats else FloatKsplitPlan | KsplitPlan
     # Measured choices name formats, none of which is new.
-    plans = tuple(p for p in plans if not isinstance(p, FusedPlan))
+    plans = tuple(p for p in plans if not isinstance(p, FusedPlan | WgmmaPlan))
     kept = [p for p in plans if not (p.format == format and isinstance(p, kinds) and p.tile)]
     space = load_space()
     things = catalog(kept, refused, formats(), space)

@@ -140,6 +140,8 @@ def test_a_served_request_in_text_and_json(capsys: pytest.CaptureFixture[str]) -
         *(f"mul_mat_q5_k_{rung}__ksplit_mma_native_r1w8" for rung in ("bf16_t8", "bf16_t16", "f16_t8")),
         *(f"mul_mat_q5_k_{rung}__ksplit_mma_tiled_w8" for rung in ("bf16_t8", "bf16_t16", "f16_t8")),
         *(f"t1__fused_tiled_{warps}" for warps in ("w8", "w4")),
+        *(f"t{rung}" for rung in ("16__wgmma_tiled_g2s2", "32__wgmma_tiled_g2s2", "48__wgmma_tiled_g2s1")),
+        *(f"t{rung}" for rung in ("64__wgmma_tiled_g2s1", "32__wgmma_tiled_g1s2")),
     ]
     assert cli.main(["explain", "--op", "mul_mat", "--format", "Q4_0", *DESIGN[4:6], "-N", "5120", "-K", "6144"]) == 0
     assert "mul_mat_q4_0_q8_g32_t1__matvec_native_r4_b32\n      needs N >= 8192, not 5120" in capsys.readouterr().out

@@ -23,6 +23,7 @@ from qgen.plan import (
     MatvecPlan,
     MultirowPlan,
     RepackPlan,
+    WgmmaPlan,
     entries,
 )
 
@@ -114,6 +115,8 @@ def test_the_report_shows_no_spill_and_registers_for_the_promised_blocks() -> No
             promised |= {r.name: 32 * r.warps * r.min_ctas for r in plan.rungs}
         elif isinstance(plan, FusedPlan):
             promised |= {i.name: 32 * FUSED_WARPS for i in plan.instances}
+        elif isinstance(plan, WgmmaPlan):
+            promised |= {r.name: r.threads for r in plan.rungs}
         elif isinstance(plan, RepackPlan):
             promised |= dict.fromkeys(entries(plan), 32 * plan.warps * plan.min_ctas)
         else:

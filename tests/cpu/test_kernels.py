@@ -28,7 +28,7 @@ from test_multirow import SHIPPED
 from test_repack import REPACKERS
 
 from qgen import generate
-from qgen.plan import MatvecPlan, QuantizePlan, entries, plan_arrange, plan_quantize_fragments
+from qgen.plan import MatvecPlan, QuantizePlan, entries, plan_arrange, plan_quantize_fragments, plan_wgmma
 
 MATVEC = kernels("matvec")
 CONVERT = [kernel for kernel in kernels("convert") if isinstance(plan_of(kernel), QuantizePlan)]
@@ -50,12 +50,15 @@ def test_the_manifest_lists_exactly_the_kernels_that_are_planned() -> None:
 
 
 def test_every_kernel_has_its_test() -> None:
-    """Here, in test_multirow, test_repack, test_fused, or for tensor cores in test_ksplit and its namesakes: once."""
+    """Here, in test_multirow, test_repack, test_fused, test_wgmma, or for tensor cores in test_ksplit and those named
+    after it: once."""
     here = [kernel.entry for kernel in MATVEC + CONVERT]
     there = [instance.name for _, instance in SHIPPED]
     # Rungs to which no route leads are tested, too.
     there += {rung.name for _, rung in RUNGS + TILED + ONE_ROW_TILE}.intersection(kernel.entry for kernel in kernels())
     there += {instance.name for _, instance in FUSED}.intersection(kernel.entry for kernel in kernels())
+    for plan in map(plan_wgmma, map(FORMATS.__getitem__, SERVED)):
+        there += {*entries(plan), plan.quantize.name}.intersection(kernel.entry for kernel in kernels())
     there += [rung.name for _, rung in TILED_FLOATS]
     there += [plan_quantize_fragments(PLANS[format]).name for format in SERVED]
     there += [kernel.entry for kernel in REPACKERS]

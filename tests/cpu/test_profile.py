@@ -219,6 +219,8 @@ def test_pipes_stand_beside_their_prediction(tmp_path: Path, monkeypatch: pytest
         ("tiled", 1, "fused_w4", 1),  # one CTA for all row tiles
         ("tiled", 1, "t1_w4", 1),
         ("tiled", 3, None, 1),
+        ("tiled", 17, "w32g2", 1),
+        ("tiled", 17, "w16g1", 2),
         ("native", 9, "t8_w8", 2),  # two column tiles of CTAs, each of which reads the weights
     ],
 )
@@ -241,6 +243,8 @@ def test_every_family_reads_the_weights_once_a_token_tile(
         ("TQ1_0", "tiled", 1, "fused_w8"),
         ("Q4_0", "native", 3, None),
         ("TQ1_0", "tiled", 3, None),
+        ("TQ1_0", "tiled", 9, "w16g1"),
+        ("Q4_0", "tiled", 9, "w16g2"),
     ],
 )
 def test_the_child_launches_every_family_on_real_inputs(
@@ -261,6 +265,12 @@ def test_the_child_launches_every_family_on_real_inputs(
         profile_child.launch(entry, "48x512", tokens, machine)
     with pytest.raises(QgenError, match="no such matmul kernel"):
         profile_child.launch("quantize_nothing", "48x512", tokens, machine)
+
+
+def test_kernels_for_warpgroups_are_not_predicted() -> None:
+    case = Case(FORMATS["Q4_K"], Shape(64, 512), 9, storage="tiled")
+    with pytest.raises(QgenError, match=r"__wgmma_tiled_g1s4\n.*side by side.*\n.*ksplit_mma, fused"):
+        instructions.predict(case, profile.choose(case, PLANS, "w16g1"))
 
 
 def test_a_machine_without_ncu_or_compiler_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

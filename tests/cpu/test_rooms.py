@@ -21,7 +21,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 # Along the flow: a room may import those to its left. A new room gets a place here, or this test fails.
 ORDER = """
     errors paths progress spec archs layout codec gguf plan weights storage name contract contract_float emit tree build
-    emulate models dispatch emulated generate count operands run verify measure bench cli __main__
+    emulate models dispatch emulated emulated_wgmma generate count operands run verify measure bench cli __main__
 """.split()
 
 # Rooms that must know still less than their place in the order allows.
@@ -41,8 +41,8 @@ THIRD_PARTY = {
     "jinja2": {"emit"},
     "networkx": {"dispatch"},
     "numpy": {
-        "codec", "gguf", "weights", "storage", "contract", "contract_float", "emulate", "emulated", "operands", "run",
-        "verify", "measure", "bench",
+        "codec", "gguf", "weights", "storage", "contract", "contract_float", "emulate", "emulated", "emulated_wgmma",
+        "operands", "run", "verify", "measure", "bench",
     },
     "tqdm": {"progress"},
 }  # fmt: skip

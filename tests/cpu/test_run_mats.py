@@ -89,9 +89,7 @@ def test_a_quantiser_of_another_kind_is_launched_in_between(cupy: FakeCupy, toke
     ("Q4_0 Q4_1 Q5_0 Q8_0", 1, "qmmmqm"), ("Q4_K Q5_K Q4_K", 1, "qmmm"), ("Q2_K Q3_K Q6_K Q4_K", 1, "qmmmqm"),
     ("Q4_0 Q4_1 Q5_1", 8, "qmqmm"), ("Q4_K Q5_K Q6_K", 9, "qmmqm"), ("IQ4_NL MXFP4", 9, "qmm"),
 ])  # fmt: skip
-def test_formats_whose_kernels_read_x_alike_share_it(
-    cupy: FakeCupy, formats: str, tokens: int, order: str
-) -> None:
+def test_formats_whose_kernels_read_x_alike_share_it(cupy: FakeCupy, formats: str, tokens: int, order: str) -> None:
     check(cupy, [host_weight(format) for format in formats.split()], given(tokens), order)
 
 

@@ -28,6 +28,8 @@ from qgen.plan import (
     MultirowInstance,
     MultirowPlan,
     Rung,
+    WgmmaPlan,
+    WgmmaRung,
     plan_all,
 )
 from qgen.run.device import cupy_module
@@ -80,7 +82,12 @@ def fused_shapes(plan: FusedPlan, instance: FusedInstance) -> tuple[tuple[int, i
 
 
 def check_batch(
-    cupy: Any, plan: KsplitPlan | MultirowPlan, rung: Rung | MultirowInstance, rows: int, blocks: int, tokens: int
+    cupy: Any,
+    plan: KsplitPlan | MultirowPlan | WgmmaPlan,
+    rung: Rung | MultirowInstance | WgmmaRung,
+    rows: int,
+    blocks: int,
+    tokens: int,
 ) -> bool:
     """The same for a kernel of several tokens, x and y with gaps between their rows."""
     format = FORMATS[plan.format]
@@ -158,6 +165,15 @@ def main(names: list[str]) -> int:
                 if not check_batch(cupy, ladder, rung, rows, blocks, tokens):
                     wrong += 1
                     print(f"WRONG {rung.name}: {rows} rows of {blocks} blocks, T = {tokens}", flush=True)
+    for matrices in (p for p in made if isinstance(p, WgmmaPlan) and (not names or p.format in names)):
+        # A group of rows and some more, bundles that end short, two CTAs of columns.
+        more = matrices.contract.slices * (matrices.layout.bundle - 1) + 3
+        for wide in matrices.rungs:
+            for rows, blocks, tokens in ((wide.rows + 37, more, wide.columns + 3), (1, 1, 2)):
+                count += 1
+                if not check_batch(cupy, matrices, wide, rows, blocks, tokens):
+                    wrong += 1
+                    print(f"WRONG {wide.name}: {rows} rows of {blocks} blocks, T = {tokens}", flush=True)
     for floats in (p for p in made if isinstance(p, FloatKsplitPlan) and (not names or p.format in names)):
         for float_rung in floats.rungs:
             for rows, blocks, tokens in ((37, float_rung.stage_blocks + 1, float_rung.columns + 3), (1, 1, 2)):

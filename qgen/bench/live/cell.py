@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from qgen import codec
 from qgen.bench.cases import Case, Shape
-from qgen.bench.matvec import F32, drawn, pattern
+from qgen.bench.inputs import F32, drawn, pattern
 from qgen.bench.protocol import turns
 from qgen.spec import Format, load_formats
 

@@ -184,6 +184,7 @@ void thread_exits() {
                  meeting.mask);
         }
     }
+    if (before_exit) before_exit();
     self.state = Thread::exited;
     warp.live &= ~(1u << self.lane);
     if (--live == 0) {
@@ -197,6 +198,8 @@ void thread_exits() {
 // ---- a CTA, a grid ----------------------------------------------------------------------------------------
 
 void start_cta(uint64_t linear) {
+    ++cta_number;
+    before_exit = nullptr;
     const uint3 grid = job->grid;
     const uint64_t row = linear / grid.x;
     blockIdx = {(unsigned)(linear % grid.x), (unsigned)(row % grid.y), (unsigned)(row / grid.y)};
@@ -291,15 +294,18 @@ bool run_job(const Job& request) {
                                 : request.order == Order::reverse ? ctas - 1 - i
                                                                   : shuffled[i];
         if (run_cta(request.first_cta + linear)) continue;
-        // The fibres of this CTA stopped half-way: they must begin anew on the next launch.
+        // The fibres of this CTA stopped half-way, a deadlock's last one on its way out: all begin anew on the next launch.
         for (Thread& t : threads)
-            if (t.state != Thread::exited) t.entered = false;
+            t.entered = false;
         return false;
     }
     return true;
 }
 
 // ---- what kernels call ------------------------------------------------------------------------------------
+
+uint64_t cta_number;
+void (*before_exit)();
 
 int lane_id() { return machine.current->lane; }
 

@@ -28,6 +28,10 @@ struct Site {
 [[noreturn]] void fail(Site site, const char* allowed, const char* next, const char* found, ...)
     __attribute__((format(printf, 4, 5)));
 
+// Counts the CTAs of all launches; and what a running CTA's threads call before they exit, if anything.
+extern uint64_t cta_number;
+extern void (*before_exit)();
+
 // __syncthreads: returns when every live thread of the CTA has arrived.
 void barrier(Site site);
 

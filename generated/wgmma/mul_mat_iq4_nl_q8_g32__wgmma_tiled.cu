@@ -1,0 +1,416 @@
+// mul_mat IQ4_NL x q8_g32, many tokens, family wgmma.
+// Generated from specs/formats/iq4_nl.toml and templates/wgmma.cu.j2;
+// edit those, then run: qgen build
+//
+// target      sm_90a: elsewhere these instructions do nothing
+// launch      weight and activation aligned to 16 bytes, y_stride in floats; threads and dynamic shared memory
+//             as said at each kernel; the grid's y is the tokens over a kernel's capacity, rounded up, no more
+//             and no less; its x any number of CTAs, which share the rows: at best so many that all are there
+//             at once, one a multiprocessor
+// format      IQ4_NL: 32 elements in 18 bytes
+// storage     tiled: tiles of 16 rows and a block, as qgen.repack makes them, row tiles back to back
+// activation  q8_g32 in the layout q8_g32_iq4_nl_matrices, from quantize_activation
+// traffic     every packed byte is requested once for the tokens of a CTA (read factor 1.00)
+// contract    q8_g32_u32_s32: block b of a row belongs to slice b mod 32; a slice takes its blocks in
+//             increasing order, in them units of 32 elements, and each term as
+//             fma(factors * dx, float(integer sum), slice), terms +d*sum(q*a);
+//             slices are added by halving: slice s < h takes s + h, h = slices/2 .. 1
+// integers    exact: no sum of a unit exceeds 516128
+//
+#include "qgen_held.cuh"
+#include "qgen_slices.cuh"
+#include "qgen_wgmma.cuh"
+
+namespace {
+
+constexpr int kTileBytes = 288;   // bytes of a tile: sixteen rows of a block
+constexpr int kSlices = 32;       // slices of K in the canonical order
+constexpr int kBundle = 4;       // blocks a warp takes at once, neighbours in a slice
+constexpr int kCodeWords = 2;    // code words of a thread, row and block
+constexpr int kScales = 4;       // activation scales of a token and bundle
+constexpr int kRecordBytes = 1152; // activation record of a bundle and eight tokens, to whole lines of 128; those of a bundle lie side by side
+constexpr uint32_t kTable0 = 0xbfad9881u;
+constexpr uint32_t kTable1 = 0xf6eaddcfu;
+constexpr uint32_t kTable2 = 0x26190d01u;
+constexpr uint32_t kTable3 = 0x71594535u;
+constexpr uint32_t kHalf0 = 0xbfad9881u;
+constexpr uint32_t kHalf1 = 0xf6eaddcfu;
+constexpr uint32_t kHalf2 = 0x271a0e02u;
+constexpr uint32_t kHalf3 = 0x725a4636u;
+// The number of a bundle's first block; the others follow kSlices apart.
+__device__ __forceinline__ int first_block(int bundle) { return bundle / kSlices * (kSlices * kBundle) + bundle % kSlices; }
+
+// The code words of thread t for one block of row `row` + 8 * half of a tile, which starts at byte b + skip of shared memory.
+template <int half, bool halved, int skip = 0>
+__device__ __forceinline__ void block_codes(int b, [[maybe_unused]] int row, [[maybe_unused]] int t, uint32_t* q, uint32_t* h, uint2 table) {
+    [[maybe_unused]] const int from0 = qgen_keep(b + 16 * row + 4 * t);
+    [[maybe_unused]] const int from1 = qgen_keep(b + 2 * row);
+
+    uint32_t w[1];
+    qgen_words4<1>(w + 0, qgen_shared + skip, from0 + 0 + half * 128);
+    if constexpr (halved) {
+        q[0] = qgen_table_low(w[0], table.x, kHalf1), h[0] = qgen_table_high(w[0], table.y, kHalf3);
+        q[1] = qgen_table_low(w[0] >> 16, table.x, kHalf1), h[1] = qgen_table_high(w[0] >> 16, table.y, kHalf3);
+    } else {
+        q[0] = qgen_table16(w[0], kTable0, kTable1, kTable2, kTable3);
+        q[1] = qgen_table16(w[0] >> 16, kTable0, kTable1, kTable2, kTable3);
+    }
+}
+
+// The float factor of the row that f0_0 holds.
+template <int half, int skip = 0>
+__device__ __forceinline__ float factor_0_0(int b, [[maybe_unused]] int row, [[maybe_unused]] int t) {
+    [[maybe_unused]] const int from0 = qgen_keep(b + 16 * row + 4 * t);
+    [[maybe_unused]] const int from1 = qgen_keep(b + 2 * row);
+
+    return qgen_f16_to_f32(*(const uint16_t*)(qgen_shared + skip + from1 + 256 + half * 16));
+}
+
+// Adds a bundle of sixteen rows times the tokens of `column_tiles` tiles to this thread's sums: rows g and g + 8, tokens 2t
+// and 2t + 1 of every column tile. One set of sums is on its way at a time.
+// place: where in shared memory the row tile's first block starts; record: where the first column tile's record does
+// inside: blocks of the bundle that there are
+template <int column_tiles>
+__device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t, int inside, int record, float (&sum)[4 * column_tiles], uint2 table) {
+    uint32_t q[2][kBundle * kCodeWords];
+    uint32_t* const none = nullptr;
+    int d[1][4 * column_tiles];
+    block_codes<0, false>(place, row, t, q[0], none, table);
+    block_codes<1, false>(place, row, t, q[1], none, table);
+    const float f0_0[2] = {factor_0_0<0>(place, row, t), factor_0_0<1>(place, row, t)};
+    qgen_wgmma_begin();
+    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][0], q[1][0], q[0][1], q[1][1], record + 0);
+    qgen_wgmma_commit();
+
+    qgen_wgmma_wait<0>();
+    qgen_wgmma_keep(d[0]);
+#pragma unroll
+    for (int n = 0; n < column_tiles; ++n) {
+        const uint2 x0 = qgen_load_u32x2(record + n * kRecordBytes + 1024 + t * (8 * kScales));
+        const float dx0[2] = {__uint_as_float(x0.x), __uint_as_float(x0.y)};
+#pragma unroll
+        for (int i = 4 * n; i < 4 * n + 4; ++i) {
+            float v = sum[i];
+            v = __fmaf_rn(__fmul_rn(f0_0[i % 4 / 2], dx0[i % 2]), __int2float_rn(d[0][i]), v);
+            sum[i] = v;
+        }
+    }
+
+    block_codes<0, false>(place + 1 * kTileBytes, row, t, q[0] + 1 * kCodeWords, none, table);
+    block_codes<1, false>(place + 1 * kTileBytes, row, t, q[1] + 1 * kCodeWords, none, table);
+    const float f1_0[2] = {inside <= 1 ? 0.0f : factor_0_0<0>(place + 1 * kTileBytes, row, t), inside <= 1 ? 0.0f : factor_0_0<1>(place + 1 * kTileBytes, row, t)};
+    qgen_wgmma_begin();
+    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][2], q[1][2], q[0][3], q[1][3], record + 256);
+    qgen_wgmma_commit();
+
+    qgen_wgmma_wait<0>();
+    qgen_wgmma_keep(d[0]);
+#pragma unroll
+    for (int n = 0; n < column_tiles; ++n) {
+        const uint2 x1 = qgen_load_u32x2(record + n * kRecordBytes + 1032 + t * (8 * kScales));
+        const float dx1[2] = {__uint_as_float(x1.x), __uint_as_float(x1.y)};
+#pragma unroll
+        for (int i = 4 * n; i < 4 * n + 4; ++i) {
+            float v = sum[i];
+            v = __fmaf_rn(__fmul_rn(f1_0[i % 4 / 2], dx1[i % 2]), __int2float_rn(d[0][i]), v);
+            sum[i] = v;
+        }
+    }
+
+    block_codes<0, false>(place + 2 * kTileBytes, row, t, q[0] + 2 * kCodeWords, none, table);
+    block_codes<1, false>(place + 2 * kTileBytes, row, t, q[1] + 2 * kCodeWords, none, table);
+    const float f2_0[2] = {inside <= 2 ? 0.0f : factor_0_0<0>(place + 2 * kTileBytes, row, t), inside <= 2 ? 0.0f : factor_0_0<1>(place + 2 * kTileBytes, row, t)};
+    qgen_wgmma_begin();
+    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][4], q[1][4], q[0][5], q[1][5], record + 512);
+    qgen_wgmma_commit();
+
+    qgen_wgmma_wait<0>();
+    qgen_wgmma_keep(d[0]);
+#pragma unroll
+    for (int n = 0; n < column_tiles; ++n) {
+        const uint2 x2 = qgen_load_u32x2(record + n * kRecordBytes + 1040 + t * (8 * kScales));
+        const float dx2[2] = {__uint_as_float(x2.x), __uint_as_float(x2.y)};
+#pragma unroll
+        for (int i = 4 * n; i < 4 * n + 4; ++i) {
+            float v = sum[i];
+            v = __fmaf_rn(__fmul_rn(f2_0[i % 4 / 2], dx2[i % 2]), __int2float_rn(d[0][i]), v);
+            sum[i] = v;
+        }
+    }
+
+    block_codes<0, false>(place + 3 * kTileBytes, row, t, q[0] + 3 * kCodeWords, none, table);
+    block_codes<1, false>(place + 3 * kTileBytes, row, t, q[1] + 3 * kCodeWords, none, table);
+    const float f3_0[2] = {inside <= 3 ? 0.0f : factor_0_0<0>(place + 3 * kTileBytes, row, t), inside <= 3 ? 0.0f : factor_0_0<1>(place + 3 * kTileBytes, row, t)};
+    qgen_wgmma_begin();
+    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][6], q[1][6], q[0][7], q[1][7], record + 768);
+    qgen_wgmma_commit();
+
+    qgen_wgmma_wait<0>();
+    qgen_wgmma_keep(d[0]);
+#pragma unroll
+    for (int n = 0; n < column_tiles; ++n) {
+        const uint2 x3 = qgen_load_u32x2(record + n * kRecordBytes + 1048 + t * (8 * kScales));
+        const float dx3[2] = {__uint_as_float(x3.x), __uint_as_float(x3.y)};
+#pragma unroll
+        for (int i = 4 * n; i < 4 * n + 4; ++i) {
+            float v = sum[i];
+            v = __fmaf_rn(__fmul_rn(f3_0[i % 4 / 2], dx3[i % 2]), __int2float_rn(d[0][i]), v);
+            sum[i] = v;
+        }
+    }
+
+}
+
+// Adds a bundle of sixteen rows times the tokens of `column_tiles` tiles to this thread's sums: rows g and g + 8, tokens 2t
+// and 2t + 1 of every column tile. Two sets of sums are on their way at once.
+// place: where in shared memory the row tile's first block starts; record: where the first column tile's record does
+// inside: blocks of the bundle that there are
+template <int column_tiles>
+__device__ __forceinline__ void add_bundle_2(int place, int row, int lane, int t, int inside, int record, float (&sum)[4 * column_tiles], uint2 table) {
+    uint32_t q[2][kBundle * kCodeWords];
+    uint32_t* const none = nullptr;
+    int d[2][4 * column_tiles];
+    block_codes<0, false>(place, row, t, q[0], none, table);
+    block_codes<1, false>(place, row, t, q[1], none, table);
+    const float f0_0[2] = {factor_0_0<0>(place, row, t), factor_0_0<1>(place, row, t)};
+    qgen_wgmma_begin();
+    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][0], q[1][0], q[0][1], q[1][1], record + 0);
+    qgen_wgmma_commit();
+
+    block_codes<0, false>(place + 1 * kTileBytes, row, t, q[0] + 1 * kCodeWords, none, table);
+    block_codes<1, false>(place + 1 * kTileBytes, row, t, q[1] + 1 * kCodeWords, none, table);
+    const float f1_0[2] = {inside <= 1 ? 0.0f : factor_0_0<0>(place + 1 * kTileBytes, row, t), inside <= 1 ? 0.0f : factor_0_0<1>(place + 1 * kTileBytes, row, t)};
+    qgen_wgmma_begin();
+    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[1], q[0][2], q[1][2], q[0][3], q[1][3], record + 256);
+    qgen_wgmma_commit();
+
+    qgen_wgmma_wait<1>();
+    qgen_wgmma_keep(d[0]);
+#pragma unroll
+    for (int n = 0; n < column_tiles; ++n) {
+        const uint2 x0 = qgen_load_u32x2(record + n * kRecordBytes + 1024 + t * (8 * kScales));
+        const float dx0[2] = {__uint_as_float(x0.x), __uint_as_float(x0.y)};
+#pragma unroll
+        for (int i = 4 * n; i < 4 * n + 4; ++i) {
+            float v = sum[i];
+            v = __fmaf_rn(__fmul_rn(f0_0[i % 4 / 2], dx0[i % 2]), __int2float_rn(d[0][i]), v);
+            sum[i] = v;
+        }
+    }
+
+    block_codes<0, false>(place + 2 * kTileBytes, row, t, q[0] + 2 * kCodeWords, none, table);
+    block_codes<1, false>(place + 2 * kTileBytes, row, t, q[1] + 2 * kCodeWords, none, table);
+    const float f2_0[2] = {inside <= 2 ? 0.0f : factor_0_0<0>(place + 2 * kTileBytes, row, t), inside <= 2 ? 0.0f : factor_0_0<1>(place + 2 * kTileBytes, row, t)};
+    qgen_wgmma_begin();
+    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][4], q[1][4], q[0][5], q[1][5], record + 512);
+    qgen_wgmma_commit();
+
+    qgen_wgmma_wait<1>();
+    qgen_wgmma_keep(d[1]);
+#pragma unroll
+    for (int n = 0; n < column_tiles; ++n) {
+        const uint2 x1 = qgen_load_u32x2(record + n * kRecordBytes + 1032 + t * (8 * kScales));
+        const float dx1[2] = {__uint_as_float(x1.x), __uint_as_float(x1.y)};
+#pragma unroll
+        for (int i = 4 * n; i < 4 * n + 4; ++i) {
+            float v = sum[i];
+            v = __fmaf_rn(__fmul_rn(f1_0[i % 4 / 2], dx1[i % 2]), __int2float_rn(d[1][i]), v);
+            sum[i] = v;
+        }
+    }
+
+    block_codes<0, false>(place + 3 * kTileBytes, row, t, q[0] + 3 * kCodeWords, none, table);
+    block_codes<1, false>(place + 3 * kTileBytes, row, t, q[1] + 3 * kCodeWords, none, table);
+    const float f3_0[2] = {inside <= 3 ? 0.0f : factor_0_0<0>(place + 3 * kTileBytes, row, t), inside <= 3 ? 0.0f : factor_0_0<1>(place + 3 * kTileBytes, row, t)};
+    qgen_wgmma_begin();
+    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[1], q[0][6], q[1][6], q[0][7], q[1][7], record + 768);
+    qgen_wgmma_commit();
+
+    qgen_wgmma_wait<1>();
+    qgen_wgmma_keep(d[0]);
+#pragma unroll
+    for (int n = 0; n < column_tiles; ++n) {
+        const uint2 x2 = qgen_load_u32x2(record + n * kRecordBytes + 1040 + t * (8 * kScales));
+        const float dx2[2] = {__uint_as_float(x2.x), __uint_as_float(x2.y)};
+#pragma unroll
+        for (int i = 4 * n; i < 4 * n + 4; ++i) {
+            float v = sum[i];
+            v = __fmaf_rn(__fmul_rn(f2_0[i % 4 / 2], dx2[i % 2]), __int2float_rn(d[0][i]), v);
+            sum[i] = v;
+        }
+    }
+
+    qgen_wgmma_wait<0>();
+    qgen_wgmma_keep(d[1]);
+#pragma unroll
+    for (int n = 0; n < column_tiles; ++n) {
+        const uint2 x3 = qgen_load_u32x2(record + n * kRecordBytes + 1048 + t * (8 * kScales));
+        const float dx3[2] = {__uint_as_float(x3.x), __uint_as_float(x3.y)};
+#pragma unroll
+        for (int i = 4 * n; i < 4 * n + 4; ++i) {
+            float v = sum[i];
+            v = __fmaf_rn(__fmul_rn(f3_0[i % 4 / 2], dx3[i % 2]), __int2float_rn(d[1][i]), v);
+            sum[i] = v;
+        }
+    }
+
+}
+
+// How a CTA's work lies on its warps and in its shared memory. `split` warpgroups share rows, each with its part of the
+// slices; behind them comes a warpgroup whose warps fetch, dealt to the parts.
+template <int column_tiles_, int row_groups, int split_, int stages_>
+struct Shape {
+    static constexpr int column_tiles = column_tiles_, split = split_, stages = stages_;
+    static constexpr int row_tiles = 4 * row_groups, warps = row_tiles * split;  // of a CTA
+    static constexpr int fetchers = 4 / split;  // of a part
+    static constexpr int registers = warps > 8 ? 104 : 232, few_registers = 40;  // of a thread that multiplies; that fetches
+    // A stage has a bundle's activation records and then that bundle of every row tile.
+    static constexpr int records_bytes = column_tiles * kRecordBytes, slot_bytes = kBundle * kTileBytes;
+    static constexpr int stage_bytes = records_bytes + row_tiles * slot_bytes;
+    using Pending = qgen_pending<column_tiles, warps, kSlices / split, split>;
+    static constexpr int pending_at = split * stages * stage_bytes, barriers_at = pending_at + Pending::bytes;
+    using Walk = qgen_walk<split, kSlices>;
+};
+
+// What one of a part's fetching warps does: it has every S::fetchers-th row tile. Stages are filled in the order of their use.
+// apart: bytes between the bundles' records; there: those of a bundle that are this CTA's
+template <class S>
+__device__ __forceinline__ void fetch(const uint8_t* weight, int rows, int blocks, int bundles, const uint8_t* records, int apart, int there,
+                                      qgen_share share, int part, int fetcher, uint64_t* full, uint64_t* empty, int lane) {
+    const int row_tiles = (rows + 15) / 16, at = part * S::stages * S::stage_bytes;
+    const int64_t row_bytes = (int64_t)blocks * kTileBytes;  // of a row tile
+    constexpr int pieces = (S::slot_bytes + 511) / 512, tile_pieces = kTileBytes / 16;
+    int offset[pieces];  // of this thread's 16-byte pieces of a bundle of a row tile
+#pragma unroll
+    for (int i = 0; i < pieces; ++i) offset[i] = (32 * i + lane) / tile_pieces * (kSlices * kTileBytes) + (32 * i + lane) % tile_pieces * 16;
+    auto ask_weights = [&](const typename S::Walk& next, int stage) {
+        const int first_tile = next.group * S::row_tiles, first = first_block(next.bundle), tiles = min(row_tiles - first_tile, S::row_tiles);
+        const uint8_t* from = weight + (first_tile + fetcher) * row_bytes + (int64_t)first * kTileBytes;
+        const int left = (blocks - first) * kTileBytes;  // bytes of a row tile from there on
+        uint8_t* to = qgen_shared + at + stage * S::stage_bytes + S::records_bytes + fetcher * S::slot_bytes + 16 * lane;
+#pragma unroll 1
+        for (int tile = fetcher; tile < tiles; tile += S::fetchers, from += S::fetchers * row_bytes, to += S::fetchers * S::slot_bytes)
+#pragma unroll
+            for (int i = 0; i < pieces; ++i)
+                if ((32 * (i + 1) <= S::slot_bytes / 16 || 32 * i + lane < S::slot_bytes / 16) && offset[i] < left)
+                    qgen_copy16(to + 512 * i, from + offset[i]);
+        qgen_copy_arrive(full + stage);
+    };
+    auto ask_records = [&](const typename S::Walk& next, int stage) {
+        if (fetcher == 0 && lane == 0) {
+            qgen_barrier_expect(full + stage, there);
+            qgen_copy_bulk(qgen_shared + at + stage * S::stage_bytes, records + (int64_t)next.bundle * apart, there, full + stage);
+        }
+    };
+    // The weights are there before the activation is.
+    typename S::Walk early(part, share.begin, share.end, bundles);
+    for (int stage = 0; stage < S::stages && early.group < share.end; ++stage, early.step(share.end, bundles)) ask_weights(early, stage);
+    qgen_wait_for_inputs();
+    int stage = 0;
+    uint32_t round = 0;
+#pragma unroll 1
+    for (typename S::Walk next(part, share.begin, share.end, bundles); next.group < share.end; next.step(share.end, bundles)) {
+        if (round > 0) {
+            qgen_barrier_wait(empty + stage, (round + 1) & 1);
+            // Lanes without a part in the phase to come would miss it, and the next one looks like the last one.
+            __syncwarp();
+            ask_weights(next, stage);
+        }
+        ask_records(next, stage);
+        if (++stage == S::stages) stage = 0, ++round;
+    }
+}
+
+// y[token][row] for this CTA's share of the rows, and of the tokens up to its columns.
+template <class S, int depth>
+__device__ __forceinline__ void multiply(const uint8_t* weight, int rows, int blocks, int tokens, const uint8_t* activation,
+                                         float* y, int64_t y_stride) {
+    const int lane = qgen_keep((int)threadIdx.x % 32), t = qgen_keep(lane % 4), row = qgen_keep(lane / 4);
+    const int warp = __shfl_sync(0xffffffffu, (int)threadIdx.x / 32, 0);  // so that the compiler sees a branch on it as one
+    const bool fetches = warp >= S::warps;
+    const int part = fetches ? (warp - S::warps) / S::fetchers : warp / S::row_tiles, fetcher = (warp - S::warps) % S::fetchers;
+    uint64_t *exchange = (uint64_t*)(qgen_shared + S::barriers_at), *full = exchange + 1 + part * (2 * S::stages), *empty = full + S::stages;
+    if (fetches && fetcher == 0 && lane < S::stages) {
+        qgen_barrier_init(full + lane, 32 * S::fetchers + 1);
+        qgen_barrier_init(empty + lane, 32 * S::row_tiles);
+        if (lane == 0 && part == 0) qgen_barrier_init(exchange, 32 * S::warps);
+        qgen_barrier_publish();
+    }
+    __syncthreads();
+    qgen_let_next_begin();
+
+    // Those with a block; the layout's last ones may have none.
+    const int bundles = blocks / (kSlices * kBundle) * kSlices + min(blocks % (kSlices * kBundle), kSlices);
+    const qgen_share share(((rows + 15) / 16 + S::row_tiles - 1) / S::row_tiles);
+    // The CTAs' column tiles, as equal as eight tokens allow.
+    const int all_tiles = (tokens + 7) / 8, column_share = (all_tiles + (int)gridDim.y - 1) / (int)gridDim.y;
+    const int column = blockIdx.y * (8 * column_share), left = min(tokens - column, 8 * column_share);
+    if (fetches) {
+        qgen_fewer_registers<S::few_registers>();
+        fetch<S>(weight, rows, blocks, bundles, activation + blockIdx.y * column_share * kRecordBytes, all_tiles * kRecordBytes, (left + 7) / 8 * kRecordBytes, share, part, fetcher, full, empty, lane);
+        return;
+    }
+    qgen_more_registers<S::registers>();
+    const uint2 table = qgen_table_starts(kHalf0, kHalf2);
+    const int own_tile = warp % S::row_tiles;
+    const int first_stage = part * S::stages * S::stage_bytes, place_at = S::records_bytes + own_tile * S::slot_bytes;
+    typename S::Pending pending(S::pending_at, exchange);
+    qgen_wait_for_inputs();
+    int stage = 0;
+    uint32_t round = 0;
+    for (int group = share.begin; group < share.end; ++group) {
+        float sum[4 * S::column_tiles];
+#pragma unroll 1
+        for (int i = 0; i < kSlices / S::split; ++i) {
+#pragma unroll
+            for (int j = 0; j < 4 * S::column_tiles; ++j) sum[j] = 0.0f;
+#pragma unroll 1
+            for (int bundle = S::Walk::slice_of(i) + part; bundle < bundles; bundle += kSlices) {
+                qgen_barrier_wait(full + stage, round & 1);
+                const int from = first_stage + stage * S::stage_bytes;
+                const int inside = (blocks - first_block(bundle) + kSlices - 1) / kSlices;
+                if constexpr (depth == 1) add_bundle_1<S::column_tiles>(from + place_at, row, lane, t, inside, from, sum, table);
+                else add_bundle_2<S::column_tiles>(from + place_at, row, lane, t, inside, from, sum, table);
+                qgen_barrier_arrive(empty + stage);
+                if (++stage == S::stages) stage = 0, ++round;
+            }
+            pending.add(sum, i);
+        }
+        pending.add_parts(sum, part);
+        const int tile = group * S::row_tiles + own_tile;
+        if (S::split == 1 || part == 0) {
+#pragma unroll
+            for (int j = 0; j < 4 * S::column_tiles; ++j) {
+                const int token = 8 * (j / 4) + 2 * t + j % 2, at = 16 * tile + row + j % 4 / 2 * 8;
+                if (token < left && at < rows) qgen_store_f32(y + (column + token) * y_stride + at, sum[j]);
+            }
+        }
+    }
+}
+
+}  // namespace
+
+// capacity 32 tokens, 128 rows a CTA; 640 threads: 16 warps and four that fetch; 3 stages; 214120 bytes of dynamic shared memory
+extern "C" __global__ void __launch_bounds__(640, 1)
+mul_mat_iq4_nl_q8_g32_t32__wgmma_tiled_g2s2(const uint8_t* __restrict__ weight, int rows, int blocks, int tokens,
+    const uint8_t* __restrict__ activation, float* __restrict__ y, int64_t y_stride) {
+    multiply<Shape<4, 2, 2, 3>, 1>(weight, rows, blocks, tokens, activation, y, y_stride);
+}
+// capacity 32 tokens, 64 rows a CTA; 640 threads: 16 warps and four that fetch; 3 stages; 209096 bytes of dynamic shared memory
+extern "C" __global__ void __launch_bounds__(640, 1)
+mul_mat_iq4_nl_q8_g32_t32__wgmma_tiled_g1s4(const uint8_t* __restrict__ weight, int rows, int blocks, int tokens,
+    const uint8_t* __restrict__ activation, float* __restrict__ y, int64_t y_stride) {
+    multiply<Shape<4, 1, 4, 3>, 1>(weight, rows, blocks, tokens, activation, y, y_stride);
+}
+// capacity 48 tokens, 128 rows a CTA; 384 threads: 8 warps and four that fetch; 6 stages; 219752 bytes of dynamic shared memory
+extern "C" __global__ void __launch_bounds__(384, 1)
+mul_mat_iq4_nl_q8_g32_t48__wgmma_tiled_g2s1(const uint8_t* __restrict__ weight, int rows, int blocks, int tokens,
+    const uint8_t* __restrict__ activation, float* __restrict__ y, int64_t y_stride) {
+    multiply<Shape<6, 2, 1, 6>, 2>(weight, rows, blocks, tokens, activation, y, y_stride);
+}
+// capacity 64 tokens, 128 rows a CTA; 384 threads: 8 warps and four that fetch; 3 stages; 219192 bytes of dynamic shared memory
+extern "C" __global__ void __launch_bounds__(384, 1)
+mul_mat_iq4_nl_q8_g32_t64__wgmma_tiled_g2s1(const uint8_t* __restrict__ weight, int rows, int blocks, int tokens,
+    const uint8_t* __restrict__ activation, float* __restrict__ y, int64_t y_stride) {
+    multiply<Shape<8, 2, 1, 3>, 2>(weight, rows, blocks, tokens, activation, y, y_stride);
+}

@@ -1,0 +1,103 @@
+// The host's answer to templates/lib/qgen_wgmma.cuh. A warp multiplies its own sixteen rows: on a device its warpgroup's
+// other warps have a part in that, but nothing of it that this warp would see. Instructions are carried out when they are
+// waited for, no sooner: until then their sums are poison, and shared memory that changes too early changes the result.
+#pragma once
+
+#include "qgen_mma.cuh"
+#include "qgen_tiles.cuh"
+
+namespace qgen_host {
+
+constexpr int wgmma_limit = 64, wgmma_sums = 128;  // instructions on their way in a thread; sums of one
+
+// One thread's part in an instruction that has been asked for.
+struct Wgmma {
+    int *d, sums, at, apart, group;
+    uint32_t a[4];
+    bool unsigned_a, chained;  // chained: it adds to what the one before it leaves in d
+    int start[wgmma_sums];
+};
+
+// The instructions of a thread, oldest first, and the group that the next one will belong to.
+struct WgmmaQueue {
+    Wgmma entries[wgmma_limit];
+    int count = 0, group = 0;
+    uint64_t cta = 0;
+};
+inline WgmmaQueue wgmma_queues[1024];
+
+inline void check_wgmma_queue() {
+    const WgmmaQueue& queue = wgmma_queues[threadIdx.x];
+    if (queue.cta == cta_number && queue.count)
+        fail({}, "waiting for every instruction that was asked for", "wait before the kernel ends",
+             "%d instructions of block (%u,%u) that nobody waited for", queue.count, blockIdx.x, blockIdx.y);
+}
+
+// The running thread's, empty at first, whatever a launch that failed has left in it.
+inline WgmmaQueue& wgmma_queue() {
+    WgmmaQueue& queue = wgmma_queues[threadIdx.x];
+    if (queue.cta != cta_number) queue.cta = cta_number, queue.count = queue.group = 0;
+    before_exit = check_wgmma_queue;
+    return queue;
+}
+
+template <bool unsigned_a>
+void finish_wgmma(const Wgmma& w, Site site) {
+    const int lane = lane_id(), token = lane / 4, quad = lane % 4;
+    for (int n = 0; n < w.sums / 4; ++n) {
+        const uint8_t* b = qgen_shared + w.at + n * w.apart + 16 * token + 4 * quad;
+        uint32_t b0, b1;
+        __builtin_memcpy(&b0, b, 4);
+        __builtin_memcpy(&b1, b + 128, 4);
+        int four[4];
+        for (int i = 0; i < 4; ++i) four[i] = w.chained ? w.d[4 * n + i] : w.start[4 * n + i];
+        mma<2, unsigned_a>("qgen_wgmma_k32", four, {w.a[0], w.a[1], w.a[2], w.a[3]}, {b0, b1}, site);
+        for (int i = 0; i < 4; ++i) w.d[4 * n + i] = four[i];
+    }
+}
+
+}  // namespace qgen_host
+
+inline void qgen_wgmma_begin() {}
+template <int size>
+void qgen_wgmma_keep(int (&)[size]) {}
+template <int n>
+void qgen_more_registers() {}
+template <int n>
+void qgen_fewer_registers() {}
+
+inline void qgen_wgmma_commit() { ++qgen_host::wgmma_queue().group; }
+
+template <int n>
+void qgen_wgmma_wait(qgen_host::Site site = qgen_host::Site::here()) {
+    qgen_host::WgmmaQueue& queue = qgen_host::wgmma_queue();
+    int done = 0;
+    for (; done < queue.count && queue.entries[done].group < queue.group - n; ++done) {
+        const qgen_host::Wgmma& next = queue.entries[done];
+        if (next.unsigned_a) qgen_host::finish_wgmma<true>(next, site);
+        else qgen_host::finish_wgmma<false>(next, site);
+    }
+    queue.count -= done;
+    for (int i = 0; i < queue.count; ++i) queue.entries[i] = queue.entries[i + done];
+}
+
+template <int tiles, int apart, bool fresh, bool unsigned_a = false>
+void qgen_wgmma_k32(int (&d)[4 * tiles], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, int at,
+                    qgen_host::Site site = qgen_host::Site::here()) {
+    static_assert(4 * tiles <= qgen_host::wgmma_sums, "wgmma_sums at most");
+    const int bytes = at + (tiles - 1) * apart + 256;
+    if (at % 16 || apart % 16 || at < 0 || bytes > (int)qgen_shared_limit)
+        qgen_host::fail(site, "matrices at a multiple of 16 bytes, inside shared memory", "correct the address",
+                        "qgen_wgmma_k32 of byte %d, tiles %d bytes apart", at, apart);
+    qgen_host::WgmmaQueue& queue = qgen_host::wgmma_queue();
+    if (queue.count == qgen_host::wgmma_limit)
+        qgen_host::fail(site, "at most 64 instructions on their way", "wait for some of them", "another qgen_wgmma_k32");
+    qgen_host::Wgmma& next = queue.entries[queue.count];
+    next = {d, 4 * tiles, at, apart, queue.group, {a0, a1, a2, a3}, unsigned_a, false, {}};
+    for (int i = 0; i < queue.count; ++i) next.chained |= !fresh && queue.entries[i].d == d;
+    ++queue.count;
+    for (int i = 0; i < 4 * tiles; ++i) {
+        if (!fresh && !next.chained) next.start[i] = d[i];
+        d[i] = (int)0xa5a5a5a5;
+    }
+}

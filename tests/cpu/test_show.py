@@ -1,0 +1,34 @@
+"""qgen show and qgen formats: what they print of kernels for warpgroups."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from qgen import cli
+from qgen.plan import plan_wgmma
+from qgen.spec import load_formats
+
+PLAN = plan_wgmma(load_formats()["Q2_K"])
+
+
+def test_a_file_of_kernels_for_warpgroups_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["show", PLAN.file]) == 0
+    text = capsys.readouterr().out
+    assert f"layout    {PLAN.layout.name}: activation q8_g256" in text and f"contract  {PLAN.contract.name}" in text
+    assert "family wgmma, tiled storage" in text and "instructions multiply codes times their integer scales\n" in text
+    wide = PLAN.rungs[-1]
+    assert f"  kernel  {wide.name}: 64 tokens x 128 rows a CTA, 2 x 1 warpgroup(s)" in text
+    assert f"file      generated/wgmma/{PLAN.file}.cu" in text
+    assert cli.main(["show", "q2_k"]) == 0
+    assert f"on sm_90\nlayout    {PLAN.layout.name}" in capsys.readouterr().out
+
+
+def test_formats_count_them(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["formats"]) == 0
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("Q2_K "))
+    assert f"wgmma over tiles: {len(PLAN.rungs)};" in line
+    assert cli.main(["formats", "--json"]) == 0
+    rows = {row["name"]: row["kernels"] for row in json.loads(capsys.readouterr().out)}
+    assert {rung.name for rung in PLAN.rungs} <= set(rows["Q2_K"])
