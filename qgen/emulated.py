@@ -290,7 +290,7 @@ class EmulatedLadder:
                 subject=chosen.name,
                 found="no rung of the ladder, but what the dispatch picks",
                 allowed="; ".join(r.name for r in self.plan.rungs),
-                next="name a rung, or call EmulatedFused, or EmulatedMultirow",
+                next="name a rung, or call the class of its family: EmulatedFused, EmulatedWgmma, EmulatedMultirow",
             )
         native = Weight.of(self.format, np.ascontiguousarray(rows), rows=len(rows), columns=columns)
         weight = (native if storage == "native" else repack(native, storage)).data
