@@ -2,7 +2,7 @@
 // Generated from specs/formats/q2_0.toml and templates/wgmma.cu.j2;
 // edit those, then run: qgen build
 //
-// target      sm_90a: elsewhere these instructions do nothing
+// target      sm_90a: for sm_90 it is refused, and compiled for others its instructions do nothing
 // launch      weight and activation aligned to 16 bytes, y_stride in floats; threads and dynamic shared memory
 //             as said at each kernel; the grid's y is the tokens over a kernel's capacity, rounded up, no more
 //             and no less; its x any number of CTAs, which share the rows: at best so many that all are there

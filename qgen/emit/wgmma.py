@@ -72,7 +72,7 @@ def wgmma_kernel(plan: WgmmaPlan, header: tuple[str, ...]) -> WgmmaKernel:
 def wgmma_launch() -> list[str]:
     """The lines of the header that say how the kernels are compiled and launched."""
     return [
-        "target      sm_90a: elsewhere these instructions do nothing",
+        "target      sm_90a: for sm_90 it is refused, and compiled for others its instructions do nothing",
         "launch      weight and activation aligned to 16 bytes, y_stride in floats; threads and dynamic shared memory",
         "            as said at each kernel; the grid's y is the tokens over a kernel's capacity, rounded up, no more",
         "            and no less; its x any number of CTAs, which share the rows: at best so many that all are there",
@@ -110,16 +110,16 @@ def _finished(unit: Unit, number: int, made: list[_Made], starts: bool, units: i
         at[last].append(step)
     return [
         Batch(
-            number + i,
-            unit,
-            pairs,
-            sums,
-            scale,
-            starts and sums is None,
-            first,
-            i == 0 and unit.index % units == 0,
-            sums is None and scale is None and last_total > i,
-            tuple(at[i]),
+            number=number + i,
+            unit=unit,
+            pairs=pairs,
+            sums=sums,
+            scale=scale,
+            starts=starts and sums is None,
+            first=first,
+            decodes=i == 0 and unit.index % units == 0,
+            kept=sums is None and scale is None and last_total > i,
+            steps=tuple(at[i]),
         )
         for i, (pairs, sums, scale, first) in enumerate(made)
     ]
