@@ -118,7 +118,7 @@ def test_the_call_refuses_rows_that_are_too_long(plan: FusedPlan) -> None:
 
 def test_the_ladder_says_that_the_dispatch_picks_no_rung() -> None:
     given = operands(FORMATS["Q4_K"], 4, 2)
-    with pytest.raises(QgenError, match="call EmulatedFused"):
+    with pytest.raises(QgenError, match="call the class of its family: EmulatedFused"):
         EmulatedLadder(FORMATS["Q4_K"], "tiled")(given.packed.reshape(4, -1), given.x[None])
 
 
