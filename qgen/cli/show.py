@@ -62,7 +62,9 @@ def run(args: argparse.Namespace) -> int:
             others = []
             text = source.text
         except QgenError as error:
+            kernels = [name for source in made.sources for name in source.kernels]
             near = difflib.get_close_matches(format_name, formats, n=1)
+            near = near or difflib.get_close_matches(args.name.lower(), kernels, n=1, cutoff=0.9)
             raise QgenError(
                 stage="show",
                 subject=args.name,

@@ -32,3 +32,19 @@ def test_formats_count_them(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["formats", "--json"]) == 0
     rows = {row["name"]: row["kernels"] for row in json.loads(capsys.readouterr().out)}
     assert {rung.name for rung in PLAN.rungs} <= set(rows["Q2_K"])
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [("Q4K", "Q4_K"), (PLAN.rungs[0].name[:-1] + "9", PLAN.rungs[0].name), (PLAN.rungs[0].name.upper(), "")],
+)
+def test_a_slip_in_a_name_is_answered_with_the_nearest(
+    name: str, near: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["show", name]) == 1
+    assert f"(did you mean {near or PLAN.rungs[0].name}?)" in capsys.readouterr().err
+
+
+def test_a_name_that_is_none_has_no_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["show", "nonsense"]) == 1
+    assert "did you mean" not in capsys.readouterr().err
