@@ -156,12 +156,6 @@ class RungRunnable(Runnable):
         self.grids = (first.grid, columns), (second.grid, tiles)
         self._activation = operands.activation(ladder)
 
-    def quantise(self, _: int, *, chained: bool = False) -> None:
-        """x to int8. chained: it may begin before the kernel in front of it has ended."""
-        o = self._operands
-        sizes = np.int64(o.case.shape.columns), np.int32(o.case.blocks)
-        o.machine.launch(self._quantize, self.grids[0], (o.x, *sizes, self._activation), chained=chained)
-
     def multiply(self, i: int, *, chained: bool = False) -> None:
         """The product with the weights of copy i. chained: as for `quantise`."""
         self._multiply_tokens(i, chained)
