@@ -147,10 +147,11 @@ def _integer_plans(format: Format, refused: dict[str, QgenError]) -> Iterator[Pl
     with contextlib.suppress(QgenError):
         ladder = plan_ksplit(format)
         yield from (plan_quantize_fragments(ladder), ladder)
-        yield plan_ksplit(format, "tiled")
-        yield plan_fused(format)
-    with contextlib.suppress(QgenError):
-        matrices = plan_wgmma(format)
+        tiled = plan_ksplit(format, "tiled")
+        yield tiled
+        with contextlib.suppress(QgenError):
+            yield plan_fused(format, tiled)
+        matrices = plan_wgmma(format, tiled)
         yield from (matrices.quantize, matrices)
 
 

@@ -88,9 +88,12 @@ class FusedPlan:
         return self.ladder.requires
 
 
-def plan_fused(format: Format) -> FusedPlan:
-    """The kernels of `format` beside its ladder over tiles. Raises QgenError (stage "plan") with the reason if none."""
-    ladder = plan_ksplit(format, "tiled")
+def plan_fused(format: Format, ladder: KsplitPlan | None = None) -> FusedPlan:
+    """The kernels of `format` beside its ladder over tiles. Raises QgenError (stage "plan") with the reason if none.
+
+    ladder: that one, where it is at hand
+    """
+    ladder = ladder or plan_ksplit(format, "tiled")
     if not ladder.one:
         refuse(format, "no rung for one token over tiles", "blocks that fill a bundle, or an eighth of one each")
     if format.block > MOST_COLUMNS:

@@ -89,9 +89,12 @@ class WgmmaPlan:
         return self.ladder.workspace_bytes(blocks, tokens)
 
 
-def plan_wgmma(format: Format) -> WgmmaPlan:
-    """The kernels of `format` beside its ladder over tiles. Raises QgenError (stage "plan") with the reason if none."""
-    ladder = plan_ksplit(format, "tiled")
+def plan_wgmma(format: Format, ladder: KsplitPlan | None = None) -> WgmmaPlan:
+    """The kernels of `format` beside its ladder over tiles. Raises QgenError (stage "plan") with the reason if none.
+
+    ladder: that one, where it is at hand
+    """
+    ladder = ladder or plan_ksplit(format, "tiled")
     slices = ladder.contract.slices
     # A warp takes one slice after the other: a bundle's blocks are neighbours in a slice.
     layout = replace(
