@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import functools
 import json
+from collections.abc import Iterator
 
 import pytest
 
-from qgen import cli
+from qgen import cli, generate
 from qgen.plan import plan_wgmma
 from qgen.spec import load_formats
 
 PLAN = plan_wgmma(load_formats()["Q2_K"])
+
+
+@pytest.fixture(autouse=True, scope="module")
+def made_once() -> Iterator[None]:
+    """To plan and print every kernel takes seconds."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(generate, "generate", functools.cache(generate.generate))
+        yield
 
 
 def test_a_file_of_kernels_for_warpgroups_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
