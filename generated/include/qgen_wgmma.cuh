@@ -5,6 +5,23 @@
 
 #include "qgen_tiles.cuh"
 
+// Matrices of the columns' side, one for each tile of eight columns: bytes 0 to 15 of column g lie at 16 g, bytes 16 to 31
+// 128 bytes later; the next tile's matrix lies `apart` bytes later. Their descriptor is made once and held in 64 bits: that
+// of matrices further on is then one uniform addition away, and no word of it is made anew.
+template <int apart>
+struct qgen_matrices {
+    static_assert(apart > 0 && apart % 16 == 0 && apart / 16 < 0x4000, "a descriptor has 14 bits for units of 16 bytes");
+    uint64_t first;
+
+    // place: of the first tile's in shared memory, a multiple of 16
+    __device__ __forceinline__ explicit qgen_matrices(int place)
+        : first((uint64_t)(apart / 16) << 32 | (uint64_t)(128 / 16) << 16 |
+                (((uint32_t)__cvta_generic_to_shared(qgen_shared) + (uint32_t)place) & 0x3ffffu) >> 4) {}
+
+    // Of those `offset` bytes further on, a multiple of 16. Shared memory ends within the place's 14 bits: nothing carries.
+    __device__ __forceinline__ uint64_t descriptor(int offset) const { return first + (uint64_t)(offset / 16); }
+};
+
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 // Registers of instructions to come have been written; and those asked for since the last commit are a group.
@@ -57,13 +74,13 @@ __device__ __forceinline__ void qgen_fewer_registers() {
                  : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "n"(fresh ? 0 : 1))
 
 // d += A * B, or d = A * B where it is `fresh`, for the 16 rows of this warp and 8 * tiles columns. A and d are as in
-// qgen_mma_k32, d of tile n from d[4 n] on. B of a tile's column g at k = 4t and k = 16 + 4t lies in shared memory from
-// byte `at` + 16 g + 4t and 128 bytes later, a multiple of 16; that of the next tile `apart` bytes later.
-template <int tiles, int apart, bool fresh, bool unsigned_a = false>
-__device__ __forceinline__ void qgen_wgmma_k32(int (&d)[4 * tiles], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, int at) {
+// qgen_mma_k32, d of tile n from d[4 n] on. B lies
+// `offset` bytes behind the place of `matrices`: of a column 32 bytes, in the order of k.
+template <int tiles, bool fresh, bool unsigned_a = false, int apart>
+__device__ __forceinline__ void qgen_wgmma_k32(int (&d)[4 * tiles], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
+                                               qgen_matrices<apart> matrices, int offset) {
     static_assert(tiles == 2 || tiles == 4 || tiles == 6 || tiles == 8, "16, 32, 48 or 64 columns");
-    const uint32_t place = (uint32_t)__cvta_generic_to_shared(qgen_shared) + (uint32_t)at;
-    const uint64_t b = (uint64_t)(apart / 16) << 32 | (uint64_t)(128 / 16) << 16 | (place & 0x3ffffu) >> 4;
+    const uint64_t b = matrices.descriptor(offset);
     if constexpr (tiles == 2 && unsigned_a) QGEN_WGMMA(16, "u8");
     else if constexpr (tiles == 2) QGEN_WGMMA(16, "s8");
     else if constexpr (tiles == 4 && unsigned_a) QGEN_WGMMA(32, "u8");
@@ -103,7 +120,8 @@ template <int n>
 __device__ __forceinline__ void qgen_more_registers() {}
 template <int n>
 __device__ __forceinline__ void qgen_fewer_registers() {}
-template <int tiles, int apart, bool fresh, bool unsigned_a = false>
-__device__ __forceinline__ void qgen_wgmma_k32(int (&)[4 * tiles], uint32_t, uint32_t, uint32_t, uint32_t, int) {}
+template <int tiles, bool fresh, bool unsigned_a = false, int apart>
+__device__ __forceinline__ void qgen_wgmma_k32(int (&)[4 * tiles], uint32_t, uint32_t, uint32_t, uint32_t, qgen_matrices<apart>,
+                                               int) {}
 
 #endif

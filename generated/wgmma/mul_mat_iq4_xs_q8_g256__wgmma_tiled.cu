@@ -140,13 +140,14 @@ __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t
 #pragma unroll
     for (int i = 0; i < 2 * 2; ++i)
         sc[i / 2][i % 2] = __shfl_sync(0xffffffffu, own_sc[i / 2], (lane & 28) + i % 2);
+    const qgen_matrices<kRecordBytes> matrices(record);
     int d[1][4 * column_tiles];
     int total[4 * column_tiles];
     block_codes<0, false>(place, row, t, q[0], none, table);
     block_codes<1, false>(place, row, t, q[1], none, table);
     const float f0_0[2] = {factor_0_0<0>(place, row, t), factor_0_0<1>(place, row, t)};
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][0], q[1][0], q[0][1], q[1][1], record + 0);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][0], q[1][0], q[0][1], q[1][1], matrices, 0);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<0>();
@@ -159,7 +160,7 @@ __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][2], q[1][2], q[0][3], q[1][3], record + 256);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][2], q[1][2], q[0][3], q[1][3], matrices, 256);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<0>();
@@ -172,7 +173,7 @@ __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][4], q[1][4], q[0][5], q[1][5], record + 512);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][4], q[1][4], q[0][5], q[1][5], matrices, 512);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<0>();
@@ -185,7 +186,7 @@ __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][6], q[1][6], q[0][7], q[1][7], record + 768);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][6], q[1][6], q[0][7], q[1][7], matrices, 768);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<0>();
@@ -198,7 +199,7 @@ __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][8], q[1][8], q[0][9], q[1][9], record + 1024);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][8], q[1][8], q[0][9], q[1][9], matrices, 1024);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<0>();
@@ -211,7 +212,7 @@ __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][10], q[1][10], q[0][11], q[1][11], record + 1280);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][10], q[1][10], q[0][11], q[1][11], matrices, 1280);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<0>();
@@ -224,7 +225,7 @@ __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][12], q[1][12], q[0][13], q[1][13], record + 1536);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][12], q[1][12], q[0][13], q[1][13], matrices, 1536);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<0>();
@@ -237,7 +238,7 @@ __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][14], q[1][14], q[0][15], q[1][15], record + 1792);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][14], q[1][14], q[0][15], q[1][15], matrices, 1792);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<0>();
@@ -274,17 +275,18 @@ __device__ __forceinline__ void add_bundle_2(int place, int row, int lane, int t
 #pragma unroll
     for (int i = 0; i < 2 * 2; ++i)
         sc[i / 2][i % 2] = __shfl_sync(0xffffffffu, own_sc[i / 2], (lane & 28) + i % 2);
+    const qgen_matrices<kRecordBytes> matrices(record);
     int d[2][4 * column_tiles];
     int total[4 * column_tiles];
     block_codes<0, false>(place, row, t, q[0], none, table);
     block_codes<1, false>(place, row, t, q[1], none, table);
     const float f0_0[2] = {factor_0_0<0>(place, row, t), factor_0_0<1>(place, row, t)};
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][0], q[1][0], q[0][1], q[1][1], record + 0);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][0], q[1][0], q[0][1], q[1][1], matrices, 0);
     qgen_wgmma_commit();
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[1], q[0][2], q[1][2], q[0][3], q[1][3], record + 256);
+    qgen_wgmma_k32<column_tiles, true>(d[1], q[0][2], q[1][2], q[0][3], q[1][3], matrices, 256);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<1>();
@@ -297,7 +299,7 @@ __device__ __forceinline__ void add_bundle_2(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][4], q[1][4], q[0][5], q[1][5], record + 512);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][4], q[1][4], q[0][5], q[1][5], matrices, 512);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<1>();
@@ -310,7 +312,7 @@ __device__ __forceinline__ void add_bundle_2(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[1], q[0][6], q[1][6], q[0][7], q[1][7], record + 768);
+    qgen_wgmma_k32<column_tiles, true>(d[1], q[0][6], q[1][6], q[0][7], q[1][7], matrices, 768);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<1>();
@@ -323,7 +325,7 @@ __device__ __forceinline__ void add_bundle_2(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][8], q[1][8], q[0][9], q[1][9], record + 1024);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][8], q[1][8], q[0][9], q[1][9], matrices, 1024);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<1>();
@@ -336,7 +338,7 @@ __device__ __forceinline__ void add_bundle_2(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[1], q[0][10], q[1][10], q[0][11], q[1][11], record + 1280);
+    qgen_wgmma_k32<column_tiles, true>(d[1], q[0][10], q[1][10], q[0][11], q[1][11], matrices, 1280);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<1>();
@@ -349,7 +351,7 @@ __device__ __forceinline__ void add_bundle_2(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][12], q[1][12], q[0][13], q[1][13], record + 1536);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][12], q[1][12], q[0][13], q[1][13], matrices, 1536);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<1>();
@@ -362,7 +364,7 @@ __device__ __forceinline__ void add_bundle_2(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[1], q[0][14], q[1][14], q[0][15], q[1][15], record + 1792);
+    qgen_wgmma_k32<column_tiles, true>(d[1], q[0][14], q[1][14], q[0][15], q[1][15], matrices, 1792);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<1>();

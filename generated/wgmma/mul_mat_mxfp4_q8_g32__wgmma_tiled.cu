@@ -74,12 +74,13 @@ template <int column_tiles>
 __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t, int inside, int record, float (&sum)[4 * column_tiles], uint2 table) {
     uint32_t q[2][kBundle * kCodeWords];
     uint32_t* const none = nullptr;
+    const qgen_matrices<kRecordBytes> matrices(record);
     int d[1][4 * column_tiles];
     block_codes<0, false>(place, row, t, q[0], none, table);
     block_codes<1, false>(place, row, t, q[1], none, table);
     const float f0_0[2] = {factor_0_0<0>(place, row, t), factor_0_0<1>(place, row, t)};
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][0], q[1][0], q[0][1], q[1][1], record + 0);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][0], q[1][0], q[0][1], q[1][1], matrices, 0);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<0>();
@@ -100,7 +101,7 @@ __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t
     block_codes<1, false>(place + 1 * kTileBytes, row, t, q[1] + 1 * kCodeWords, none, table);
     const float f1_0[2] = {inside <= 1 ? 0.0f : factor_0_0<0>(place + 1 * kTileBytes, row, t), inside <= 1 ? 0.0f : factor_0_0<1>(place + 1 * kTileBytes, row, t)};
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][2], q[1][2], q[0][3], q[1][3], record + 256);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][2], q[1][2], q[0][3], q[1][3], matrices, 256);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<0>();
@@ -121,7 +122,7 @@ __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t
     block_codes<1, false>(place + 2 * kTileBytes, row, t, q[1] + 2 * kCodeWords, none, table);
     const float f2_0[2] = {inside <= 2 ? 0.0f : factor_0_0<0>(place + 2 * kTileBytes, row, t), inside <= 2 ? 0.0f : factor_0_0<1>(place + 2 * kTileBytes, row, t)};
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][4], q[1][4], q[0][5], q[1][5], record + 512);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][4], q[1][4], q[0][5], q[1][5], matrices, 512);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<0>();
@@ -142,7 +143,7 @@ __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t
     block_codes<1, false>(place + 3 * kTileBytes, row, t, q[1] + 3 * kCodeWords, none, table);
     const float f3_0[2] = {inside <= 3 ? 0.0f : factor_0_0<0>(place + 3 * kTileBytes, row, t), inside <= 3 ? 0.0f : factor_0_0<1>(place + 3 * kTileBytes, row, t)};
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][6], q[1][6], q[0][7], q[1][7], record + 768);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][6], q[1][6], q[0][7], q[1][7], matrices, 768);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<0>();
@@ -169,19 +170,20 @@ template <int column_tiles>
 __device__ __forceinline__ void add_bundle_2(int place, int row, int lane, int t, int inside, int record, float (&sum)[4 * column_tiles], uint2 table) {
     uint32_t q[2][kBundle * kCodeWords];
     uint32_t* const none = nullptr;
+    const qgen_matrices<kRecordBytes> matrices(record);
     int d[2][4 * column_tiles];
     block_codes<0, false>(place, row, t, q[0], none, table);
     block_codes<1, false>(place, row, t, q[1], none, table);
     const float f0_0[2] = {factor_0_0<0>(place, row, t), factor_0_0<1>(place, row, t)};
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][0], q[1][0], q[0][1], q[1][1], record + 0);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][0], q[1][0], q[0][1], q[1][1], matrices, 0);
     qgen_wgmma_commit();
 
     block_codes<0, false>(place + 1 * kTileBytes, row, t, q[0] + 1 * kCodeWords, none, table);
     block_codes<1, false>(place + 1 * kTileBytes, row, t, q[1] + 1 * kCodeWords, none, table);
     const float f1_0[2] = {inside <= 1 ? 0.0f : factor_0_0<0>(place + 1 * kTileBytes, row, t), inside <= 1 ? 0.0f : factor_0_0<1>(place + 1 * kTileBytes, row, t)};
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[1], q[0][2], q[1][2], q[0][3], q[1][3], record + 256);
+    qgen_wgmma_k32<column_tiles, true>(d[1], q[0][2], q[1][2], q[0][3], q[1][3], matrices, 256);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<1>();
@@ -202,7 +204,7 @@ __device__ __forceinline__ void add_bundle_2(int place, int row, int lane, int t
     block_codes<1, false>(place + 2 * kTileBytes, row, t, q[1] + 2 * kCodeWords, none, table);
     const float f2_0[2] = {inside <= 2 ? 0.0f : factor_0_0<0>(place + 2 * kTileBytes, row, t), inside <= 2 ? 0.0f : factor_0_0<1>(place + 2 * kTileBytes, row, t)};
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][4], q[1][4], q[0][5], q[1][5], record + 512);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][4], q[1][4], q[0][5], q[1][5], matrices, 512);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<1>();
@@ -223,7 +225,7 @@ __device__ __forceinline__ void add_bundle_2(int place, int row, int lane, int t
     block_codes<1, false>(place + 3 * kTileBytes, row, t, q[1] + 3 * kCodeWords, none, table);
     const float f3_0[2] = {inside <= 3 ? 0.0f : factor_0_0<0>(place + 3 * kTileBytes, row, t), inside <= 3 ? 0.0f : factor_0_0<1>(place + 3 * kTileBytes, row, t)};
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[1], q[0][6], q[1][6], q[0][7], q[1][7], record + 768);
+    qgen_wgmma_k32<column_tiles, true>(d[1], q[0][6], q[1][6], q[0][7], q[1][7], matrices, 768);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<1>();

@@ -122,6 +122,7 @@ template <int column_tiles>
 __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t, int inside, int record, float (&sum)[4 * column_tiles], uint2 table) {
     uint32_t q[2][kBundle * kCodeWords];
     uint32_t* const none = nullptr;
+    const qgen_matrices<kRecordBytes> matrices(record);
     int d[1][4 * column_tiles];
     block_codes<0, false>(place, row, t, q[0], none, table);
     block_codes<1, false>(place, row, t, q[1], none, table);
@@ -130,7 +131,7 @@ __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t
     const float f2_0[2] = {factor_2_0<0>(place, row, t), factor_2_0<1>(place, row, t)};
     const float f3_0[2] = {factor_3_0<0>(place, row, t), factor_3_0<1>(place, row, t)};
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][0], q[1][0], 0u, 0u, record + 0);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][0], q[1][0], 0u, 0u, matrices, 0);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<0>();
@@ -148,7 +149,7 @@ __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][1], q[1][1], 0u, 0u, record + 128);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][1], q[1][1], 0u, 0u, matrices, 128);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<0>();
@@ -166,7 +167,7 @@ __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][2], q[1][2], 0u, 0u, record + 256);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][2], q[1][2], 0u, 0u, matrices, 256);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<0>();
@@ -184,7 +185,7 @@ __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][3], q[1][3], 0u, 0u, record + 384);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][3], q[1][3], 0u, 0u, matrices, 384);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<0>();
@@ -208,7 +209,7 @@ __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t
     const float f6_0[2] = {inside <= 1 ? 0.0f : factor_2_0<0>(place + 1 * kTileBytes, row, t), inside <= 1 ? 0.0f : factor_2_0<1>(place + 1 * kTileBytes, row, t)};
     const float f7_0[2] = {inside <= 1 ? 0.0f : factor_3_0<0>(place + 1 * kTileBytes, row, t), inside <= 1 ? 0.0f : factor_3_0<1>(place + 1 * kTileBytes, row, t)};
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][4], q[1][4], 0u, 0u, record + 512);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][4], q[1][4], 0u, 0u, matrices, 512);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<0>();
@@ -226,7 +227,7 @@ __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][5], q[1][5], 0u, 0u, record + 640);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][5], q[1][5], 0u, 0u, matrices, 640);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<0>();
@@ -244,7 +245,7 @@ __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][6], q[1][6], 0u, 0u, record + 768);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][6], q[1][6], 0u, 0u, matrices, 768);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<0>();
@@ -262,7 +263,7 @@ __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][7], q[1][7], 0u, 0u, record + 896);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][7], q[1][7], 0u, 0u, matrices, 896);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<0>();
@@ -289,6 +290,7 @@ template <int column_tiles>
 __device__ __forceinline__ void add_bundle_2(int place, int row, int lane, int t, int inside, int record, float (&sum)[4 * column_tiles], uint2 table) {
     uint32_t q[2][kBundle * kCodeWords];
     uint32_t* const none = nullptr;
+    const qgen_matrices<kRecordBytes> matrices(record);
     int d[2][4 * column_tiles];
     block_codes<0, false>(place, row, t, q[0], none, table);
     block_codes<1, false>(place, row, t, q[1], none, table);
@@ -297,11 +299,11 @@ __device__ __forceinline__ void add_bundle_2(int place, int row, int lane, int t
     const float f2_0[2] = {factor_2_0<0>(place, row, t), factor_2_0<1>(place, row, t)};
     const float f3_0[2] = {factor_3_0<0>(place, row, t), factor_3_0<1>(place, row, t)};
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][0], q[1][0], 0u, 0u, record + 0);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][0], q[1][0], 0u, 0u, matrices, 0);
     qgen_wgmma_commit();
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[1], q[0][1], q[1][1], 0u, 0u, record + 128);
+    qgen_wgmma_k32<column_tiles, true>(d[1], q[0][1], q[1][1], 0u, 0u, matrices, 128);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<1>();
@@ -319,7 +321,7 @@ __device__ __forceinline__ void add_bundle_2(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][2], q[1][2], 0u, 0u, record + 256);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][2], q[1][2], 0u, 0u, matrices, 256);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<1>();
@@ -337,7 +339,7 @@ __device__ __forceinline__ void add_bundle_2(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[1], q[0][3], q[1][3], 0u, 0u, record + 384);
+    qgen_wgmma_k32<column_tiles, true>(d[1], q[0][3], q[1][3], 0u, 0u, matrices, 384);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<1>();
@@ -361,7 +363,7 @@ __device__ __forceinline__ void add_bundle_2(int place, int row, int lane, int t
     const float f6_0[2] = {inside <= 1 ? 0.0f : factor_2_0<0>(place + 1 * kTileBytes, row, t), inside <= 1 ? 0.0f : factor_2_0<1>(place + 1 * kTileBytes, row, t)};
     const float f7_0[2] = {inside <= 1 ? 0.0f : factor_3_0<0>(place + 1 * kTileBytes, row, t), inside <= 1 ? 0.0f : factor_3_0<1>(place + 1 * kTileBytes, row, t)};
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][4], q[1][4], 0u, 0u, record + 512);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][4], q[1][4], 0u, 0u, matrices, 512);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<1>();
@@ -379,7 +381,7 @@ __device__ __forceinline__ void add_bundle_2(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[1], q[0][5], q[1][5], 0u, 0u, record + 640);
+    qgen_wgmma_k32<column_tiles, true>(d[1], q[0][5], q[1][5], 0u, 0u, matrices, 640);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<1>();
@@ -397,7 +399,7 @@ __device__ __forceinline__ void add_bundle_2(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][6], q[1][6], 0u, 0u, record + 768);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][6], q[1][6], 0u, 0u, matrices, 768);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<1>();
@@ -415,7 +417,7 @@ __device__ __forceinline__ void add_bundle_2(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[1], q[0][7], q[1][7], 0u, 0u, record + 896);
+    qgen_wgmma_k32<column_tiles, true>(d[1], q[0][7], q[1][7], 0u, 0u, matrices, 896);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<1>();

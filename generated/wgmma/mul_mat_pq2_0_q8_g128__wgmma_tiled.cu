@@ -62,6 +62,7 @@ __device__ __forceinline__ float factor_0_0(int b, [[maybe_unused]] int row, [[m
 template <int column_tiles>
 __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t, int record, float (&sum)[4 * column_tiles]) {
     uint32_t q[2][kBundle * kCodeWords];
+    const qgen_matrices<kRecordBytes> matrices(record);
     int d[1][4 * column_tiles];
     block_codes<0>(place, row, t, q[0]);
     block_codes<1>(place, row, t, q[1]);
@@ -72,10 +73,10 @@ __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t
         d[0][4 * n] = (int)start.x, d[0][4 * n + 1] = (int)start.y, d[0][4 * n + 2] = (int)start.z, d[0][4 * n + 3] = (int)start.w;
     }
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, false>(d[0], q[0][0], q[1][0], q[0][1], q[1][1], record + 0);
-    qgen_wgmma_k32<column_tiles, kRecordBytes, false>(d[0], q[0][2], q[1][2], q[0][3], q[1][3], record + 256);
-    qgen_wgmma_k32<column_tiles, kRecordBytes, false>(d[0], q[0][4], q[1][4], q[0][5], q[1][5], record + 512);
-    qgen_wgmma_k32<column_tiles, kRecordBytes, false>(d[0], q[0][6], q[1][6], q[0][7], q[1][7], record + 768);
+    qgen_wgmma_k32<column_tiles, false>(d[0], q[0][0], q[1][0], q[0][1], q[1][1], matrices, 0);
+    qgen_wgmma_k32<column_tiles, false>(d[0], q[0][2], q[1][2], q[0][3], q[1][3], matrices, 256);
+    qgen_wgmma_k32<column_tiles, false>(d[0], q[0][4], q[1][4], q[0][5], q[1][5], matrices, 512);
+    qgen_wgmma_k32<column_tiles, false>(d[0], q[0][6], q[1][6], q[0][7], q[1][7], matrices, 768);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<0>();
@@ -100,6 +101,7 @@ __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t
 template <int column_tiles>
 __device__ __forceinline__ void add_bundle_2(int place, int row, int lane, int t, int record, float (&sum)[4 * column_tiles]) {
     uint32_t q[2][kBundle * kCodeWords];
+    const qgen_matrices<kRecordBytes> matrices(record);
     int d[2][4 * column_tiles];
     block_codes<0>(place, row, t, q[0]);
     block_codes<1>(place, row, t, q[1]);
@@ -110,10 +112,10 @@ __device__ __forceinline__ void add_bundle_2(int place, int row, int lane, int t
         d[0][4 * n] = (int)start.x, d[0][4 * n + 1] = (int)start.y, d[0][4 * n + 2] = (int)start.z, d[0][4 * n + 3] = (int)start.w;
     }
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, false>(d[0], q[0][0], q[1][0], q[0][1], q[1][1], record + 0);
-    qgen_wgmma_k32<column_tiles, kRecordBytes, false>(d[0], q[0][2], q[1][2], q[0][3], q[1][3], record + 256);
-    qgen_wgmma_k32<column_tiles, kRecordBytes, false>(d[0], q[0][4], q[1][4], q[0][5], q[1][5], record + 512);
-    qgen_wgmma_k32<column_tiles, kRecordBytes, false>(d[0], q[0][6], q[1][6], q[0][7], q[1][7], record + 768);
+    qgen_wgmma_k32<column_tiles, false>(d[0], q[0][0], q[1][0], q[0][1], q[1][1], matrices, 0);
+    qgen_wgmma_k32<column_tiles, false>(d[0], q[0][2], q[1][2], q[0][3], q[1][3], matrices, 256);
+    qgen_wgmma_k32<column_tiles, false>(d[0], q[0][4], q[1][4], q[0][5], q[1][5], matrices, 512);
+    qgen_wgmma_k32<column_tiles, false>(d[0], q[0][6], q[1][6], q[0][7], q[1][7], matrices, 768);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<0>();

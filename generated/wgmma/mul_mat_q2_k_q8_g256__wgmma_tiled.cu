@@ -108,6 +108,7 @@ __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t
     for (int i = 0; i < 2 * 4; ++i)
         sc[i / 4][i % 4] = __shfl_sync(0xffffffffu, own_sc[i / 4], (lane & 28) + i % 4);
     const uint32_t own_mn[2] = {scale_word_mn<0>(place, row, t), scale_word_mn<1>(place, row, t)};
+    const qgen_matrices<kRecordBytes> matrices(record);
     int d[1][4 * column_tiles];
     int by_mn[4 * column_tiles];
     block_codes<0>(place, row, t, q[0]);
@@ -115,14 +116,14 @@ __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t
     const float f0_0[2] = {factor_0_0<0>(place, row, t), factor_0_0<1>(place, row, t)};
     const float f0_1[2] = {factor_0_1<0>(place, row, t), factor_0_1<1>(place, row, t)};
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true, true>(d[0], q[0][0] * (uint32_t)qgen_unsigned_byte<0>(sc[0][0]), q[1][0] * (uint32_t)qgen_unsigned_byte<0>(sc[1][0]), q[0][1] * (uint32_t)qgen_unsigned_byte<1>(sc[0][0]), q[1][1] * (uint32_t)qgen_unsigned_byte<1>(sc[1][0]), record + 0);
-    qgen_wgmma_k32<column_tiles, kRecordBytes, false, true>(d[0], q[0][2] * (uint32_t)qgen_unsigned_byte<2>(sc[0][0]), q[1][2] * (uint32_t)qgen_unsigned_byte<2>(sc[1][0]), q[0][3] * (uint32_t)qgen_unsigned_byte<3>(sc[0][0]), q[1][3] * (uint32_t)qgen_unsigned_byte<3>(sc[1][0]), record + 256);
-    qgen_wgmma_k32<column_tiles, kRecordBytes, false, true>(d[0], q[0][4] * (uint32_t)qgen_unsigned_byte<0>(sc[0][1]), q[1][4] * (uint32_t)qgen_unsigned_byte<0>(sc[1][1]), q[0][5] * (uint32_t)qgen_unsigned_byte<1>(sc[0][1]), q[1][5] * (uint32_t)qgen_unsigned_byte<1>(sc[1][1]), record + 512);
-    qgen_wgmma_k32<column_tiles, kRecordBytes, false, true>(d[0], q[0][6] * (uint32_t)qgen_unsigned_byte<2>(sc[0][1]), q[1][6] * (uint32_t)qgen_unsigned_byte<2>(sc[1][1]), q[0][7] * (uint32_t)qgen_unsigned_byte<3>(sc[0][1]), q[1][7] * (uint32_t)qgen_unsigned_byte<3>(sc[1][1]), record + 768);
-    qgen_wgmma_k32<column_tiles, kRecordBytes, false, true>(d[0], q[0][8] * (uint32_t)qgen_unsigned_byte<0>(sc[0][2]), q[1][8] * (uint32_t)qgen_unsigned_byte<0>(sc[1][2]), q[0][9] * (uint32_t)qgen_unsigned_byte<1>(sc[0][2]), q[1][9] * (uint32_t)qgen_unsigned_byte<1>(sc[1][2]), record + 1024);
-    qgen_wgmma_k32<column_tiles, kRecordBytes, false, true>(d[0], q[0][10] * (uint32_t)qgen_unsigned_byte<2>(sc[0][2]), q[1][10] * (uint32_t)qgen_unsigned_byte<2>(sc[1][2]), q[0][11] * (uint32_t)qgen_unsigned_byte<3>(sc[0][2]), q[1][11] * (uint32_t)qgen_unsigned_byte<3>(sc[1][2]), record + 1280);
-    qgen_wgmma_k32<column_tiles, kRecordBytes, false, true>(d[0], q[0][12] * (uint32_t)qgen_unsigned_byte<0>(sc[0][3]), q[1][12] * (uint32_t)qgen_unsigned_byte<0>(sc[1][3]), q[0][13] * (uint32_t)qgen_unsigned_byte<1>(sc[0][3]), q[1][13] * (uint32_t)qgen_unsigned_byte<1>(sc[1][3]), record + 1536);
-    qgen_wgmma_k32<column_tiles, kRecordBytes, false, true>(d[0], q[0][14] * (uint32_t)qgen_unsigned_byte<2>(sc[0][3]), q[1][14] * (uint32_t)qgen_unsigned_byte<2>(sc[1][3]), q[0][15] * (uint32_t)qgen_unsigned_byte<3>(sc[0][3]), q[1][15] * (uint32_t)qgen_unsigned_byte<3>(sc[1][3]), record + 1792);
+    qgen_wgmma_k32<column_tiles, true, true>(d[0], q[0][0] * (uint32_t)qgen_unsigned_byte<0>(sc[0][0]), q[1][0] * (uint32_t)qgen_unsigned_byte<0>(sc[1][0]), q[0][1] * (uint32_t)qgen_unsigned_byte<1>(sc[0][0]), q[1][1] * (uint32_t)qgen_unsigned_byte<1>(sc[1][0]), matrices, 0);
+    qgen_wgmma_k32<column_tiles, false, true>(d[0], q[0][2] * (uint32_t)qgen_unsigned_byte<2>(sc[0][0]), q[1][2] * (uint32_t)qgen_unsigned_byte<2>(sc[1][0]), q[0][3] * (uint32_t)qgen_unsigned_byte<3>(sc[0][0]), q[1][3] * (uint32_t)qgen_unsigned_byte<3>(sc[1][0]), matrices, 256);
+    qgen_wgmma_k32<column_tiles, false, true>(d[0], q[0][4] * (uint32_t)qgen_unsigned_byte<0>(sc[0][1]), q[1][4] * (uint32_t)qgen_unsigned_byte<0>(sc[1][1]), q[0][5] * (uint32_t)qgen_unsigned_byte<1>(sc[0][1]), q[1][5] * (uint32_t)qgen_unsigned_byte<1>(sc[1][1]), matrices, 512);
+    qgen_wgmma_k32<column_tiles, false, true>(d[0], q[0][6] * (uint32_t)qgen_unsigned_byte<2>(sc[0][1]), q[1][6] * (uint32_t)qgen_unsigned_byte<2>(sc[1][1]), q[0][7] * (uint32_t)qgen_unsigned_byte<3>(sc[0][1]), q[1][7] * (uint32_t)qgen_unsigned_byte<3>(sc[1][1]), matrices, 768);
+    qgen_wgmma_k32<column_tiles, false, true>(d[0], q[0][8] * (uint32_t)qgen_unsigned_byte<0>(sc[0][2]), q[1][8] * (uint32_t)qgen_unsigned_byte<0>(sc[1][2]), q[0][9] * (uint32_t)qgen_unsigned_byte<1>(sc[0][2]), q[1][9] * (uint32_t)qgen_unsigned_byte<1>(sc[1][2]), matrices, 1024);
+    qgen_wgmma_k32<column_tiles, false, true>(d[0], q[0][10] * (uint32_t)qgen_unsigned_byte<2>(sc[0][2]), q[1][10] * (uint32_t)qgen_unsigned_byte<2>(sc[1][2]), q[0][11] * (uint32_t)qgen_unsigned_byte<3>(sc[0][2]), q[1][11] * (uint32_t)qgen_unsigned_byte<3>(sc[1][2]), matrices, 1280);
+    qgen_wgmma_k32<column_tiles, false, true>(d[0], q[0][12] * (uint32_t)qgen_unsigned_byte<0>(sc[0][3]), q[1][12] * (uint32_t)qgen_unsigned_byte<0>(sc[1][3]), q[0][13] * (uint32_t)qgen_unsigned_byte<1>(sc[0][3]), q[1][13] * (uint32_t)qgen_unsigned_byte<1>(sc[1][3]), matrices, 1536);
+    qgen_wgmma_k32<column_tiles, false, true>(d[0], q[0][14] * (uint32_t)qgen_unsigned_byte<2>(sc[0][3]), q[1][14] * (uint32_t)qgen_unsigned_byte<2>(sc[1][3]), q[0][15] * (uint32_t)qgen_unsigned_byte<3>(sc[0][3]), q[1][15] * (uint32_t)qgen_unsigned_byte<3>(sc[1][3]), matrices, 1792);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<0>();
@@ -141,8 +142,8 @@ __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t
 
     qgen_wgmma_begin();
     // The activation's sums are low + 128 * high.
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true, true>(d[0], own_mn[0], own_mn[1], 0u, 0u, record + 2080);
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true, true>(by_mn, own_mn[0], own_mn[1], 0u, 0u, record + 2208);
+    qgen_wgmma_k32<column_tiles, true, true>(d[0], own_mn[0], own_mn[1], 0u, 0u, matrices, 2080);
+    qgen_wgmma_k32<column_tiles, true, true>(by_mn, own_mn[0], own_mn[1], 0u, 0u, matrices, 2208);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<0>();
@@ -178,6 +179,7 @@ __device__ __forceinline__ void add_bundle_2(int place, int row, int lane, int t
     for (int i = 0; i < 2 * 4; ++i)
         sc[i / 4][i % 4] = __shfl_sync(0xffffffffu, own_sc[i / 4], (lane & 28) + i % 4);
     const uint32_t own_mn[2] = {scale_word_mn<0>(place, row, t), scale_word_mn<1>(place, row, t)};
+    const qgen_matrices<kRecordBytes> matrices(record);
     int d[2][4 * column_tiles];
     int by_mn[4 * column_tiles];
     block_codes<0>(place, row, t, q[0]);
@@ -185,20 +187,20 @@ __device__ __forceinline__ void add_bundle_2(int place, int row, int lane, int t
     const float f0_0[2] = {factor_0_0<0>(place, row, t), factor_0_0<1>(place, row, t)};
     const float f0_1[2] = {factor_0_1<0>(place, row, t), factor_0_1<1>(place, row, t)};
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true, true>(d[0], q[0][0] * (uint32_t)qgen_unsigned_byte<0>(sc[0][0]), q[1][0] * (uint32_t)qgen_unsigned_byte<0>(sc[1][0]), q[0][1] * (uint32_t)qgen_unsigned_byte<1>(sc[0][0]), q[1][1] * (uint32_t)qgen_unsigned_byte<1>(sc[1][0]), record + 0);
-    qgen_wgmma_k32<column_tiles, kRecordBytes, false, true>(d[0], q[0][2] * (uint32_t)qgen_unsigned_byte<2>(sc[0][0]), q[1][2] * (uint32_t)qgen_unsigned_byte<2>(sc[1][0]), q[0][3] * (uint32_t)qgen_unsigned_byte<3>(sc[0][0]), q[1][3] * (uint32_t)qgen_unsigned_byte<3>(sc[1][0]), record + 256);
-    qgen_wgmma_k32<column_tiles, kRecordBytes, false, true>(d[0], q[0][4] * (uint32_t)qgen_unsigned_byte<0>(sc[0][1]), q[1][4] * (uint32_t)qgen_unsigned_byte<0>(sc[1][1]), q[0][5] * (uint32_t)qgen_unsigned_byte<1>(sc[0][1]), q[1][5] * (uint32_t)qgen_unsigned_byte<1>(sc[1][1]), record + 512);
-    qgen_wgmma_k32<column_tiles, kRecordBytes, false, true>(d[0], q[0][6] * (uint32_t)qgen_unsigned_byte<2>(sc[0][1]), q[1][6] * (uint32_t)qgen_unsigned_byte<2>(sc[1][1]), q[0][7] * (uint32_t)qgen_unsigned_byte<3>(sc[0][1]), q[1][7] * (uint32_t)qgen_unsigned_byte<3>(sc[1][1]), record + 768);
-    qgen_wgmma_k32<column_tiles, kRecordBytes, false, true>(d[0], q[0][8] * (uint32_t)qgen_unsigned_byte<0>(sc[0][2]), q[1][8] * (uint32_t)qgen_unsigned_byte<0>(sc[1][2]), q[0][9] * (uint32_t)qgen_unsigned_byte<1>(sc[0][2]), q[1][9] * (uint32_t)qgen_unsigned_byte<1>(sc[1][2]), record + 1024);
-    qgen_wgmma_k32<column_tiles, kRecordBytes, false, true>(d[0], q[0][10] * (uint32_t)qgen_unsigned_byte<2>(sc[0][2]), q[1][10] * (uint32_t)qgen_unsigned_byte<2>(sc[1][2]), q[0][11] * (uint32_t)qgen_unsigned_byte<3>(sc[0][2]), q[1][11] * (uint32_t)qgen_unsigned_byte<3>(sc[1][2]), record + 1280);
-    qgen_wgmma_k32<column_tiles, kRecordBytes, false, true>(d[0], q[0][12] * (uint32_t)qgen_unsigned_byte<0>(sc[0][3]), q[1][12] * (uint32_t)qgen_unsigned_byte<0>(sc[1][3]), q[0][13] * (uint32_t)qgen_unsigned_byte<1>(sc[0][3]), q[1][13] * (uint32_t)qgen_unsigned_byte<1>(sc[1][3]), record + 1536);
-    qgen_wgmma_k32<column_tiles, kRecordBytes, false, true>(d[0], q[0][14] * (uint32_t)qgen_unsigned_byte<2>(sc[0][3]), q[1][14] * (uint32_t)qgen_unsigned_byte<2>(sc[1][3]), q[0][15] * (uint32_t)qgen_unsigned_byte<3>(sc[0][3]), q[1][15] * (uint32_t)qgen_unsigned_byte<3>(sc[1][3]), record + 1792);
+    qgen_wgmma_k32<column_tiles, true, true>(d[0], q[0][0] * (uint32_t)qgen_unsigned_byte<0>(sc[0][0]), q[1][0] * (uint32_t)qgen_unsigned_byte<0>(sc[1][0]), q[0][1] * (uint32_t)qgen_unsigned_byte<1>(sc[0][0]), q[1][1] * (uint32_t)qgen_unsigned_byte<1>(sc[1][0]), matrices, 0);
+    qgen_wgmma_k32<column_tiles, false, true>(d[0], q[0][2] * (uint32_t)qgen_unsigned_byte<2>(sc[0][0]), q[1][2] * (uint32_t)qgen_unsigned_byte<2>(sc[1][0]), q[0][3] * (uint32_t)qgen_unsigned_byte<3>(sc[0][0]), q[1][3] * (uint32_t)qgen_unsigned_byte<3>(sc[1][0]), matrices, 256);
+    qgen_wgmma_k32<column_tiles, false, true>(d[0], q[0][4] * (uint32_t)qgen_unsigned_byte<0>(sc[0][1]), q[1][4] * (uint32_t)qgen_unsigned_byte<0>(sc[1][1]), q[0][5] * (uint32_t)qgen_unsigned_byte<1>(sc[0][1]), q[1][5] * (uint32_t)qgen_unsigned_byte<1>(sc[1][1]), matrices, 512);
+    qgen_wgmma_k32<column_tiles, false, true>(d[0], q[0][6] * (uint32_t)qgen_unsigned_byte<2>(sc[0][1]), q[1][6] * (uint32_t)qgen_unsigned_byte<2>(sc[1][1]), q[0][7] * (uint32_t)qgen_unsigned_byte<3>(sc[0][1]), q[1][7] * (uint32_t)qgen_unsigned_byte<3>(sc[1][1]), matrices, 768);
+    qgen_wgmma_k32<column_tiles, false, true>(d[0], q[0][8] * (uint32_t)qgen_unsigned_byte<0>(sc[0][2]), q[1][8] * (uint32_t)qgen_unsigned_byte<0>(sc[1][2]), q[0][9] * (uint32_t)qgen_unsigned_byte<1>(sc[0][2]), q[1][9] * (uint32_t)qgen_unsigned_byte<1>(sc[1][2]), matrices, 1024);
+    qgen_wgmma_k32<column_tiles, false, true>(d[0], q[0][10] * (uint32_t)qgen_unsigned_byte<2>(sc[0][2]), q[1][10] * (uint32_t)qgen_unsigned_byte<2>(sc[1][2]), q[0][11] * (uint32_t)qgen_unsigned_byte<3>(sc[0][2]), q[1][11] * (uint32_t)qgen_unsigned_byte<3>(sc[1][2]), matrices, 1280);
+    qgen_wgmma_k32<column_tiles, false, true>(d[0], q[0][12] * (uint32_t)qgen_unsigned_byte<0>(sc[0][3]), q[1][12] * (uint32_t)qgen_unsigned_byte<0>(sc[1][3]), q[0][13] * (uint32_t)qgen_unsigned_byte<1>(sc[0][3]), q[1][13] * (uint32_t)qgen_unsigned_byte<1>(sc[1][3]), matrices, 1536);
+    qgen_wgmma_k32<column_tiles, false, true>(d[0], q[0][14] * (uint32_t)qgen_unsigned_byte<2>(sc[0][3]), q[1][14] * (uint32_t)qgen_unsigned_byte<2>(sc[1][3]), q[0][15] * (uint32_t)qgen_unsigned_byte<3>(sc[0][3]), q[1][15] * (uint32_t)qgen_unsigned_byte<3>(sc[1][3]), matrices, 1792);
     qgen_wgmma_commit();
 
     qgen_wgmma_begin();
     // The activation's sums are low + 128 * high.
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true, true>(d[1], own_mn[0], own_mn[1], 0u, 0u, record + 2080);
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true, true>(by_mn, own_mn[0], own_mn[1], 0u, 0u, record + 2208);
+    qgen_wgmma_k32<column_tiles, true, true>(d[1], own_mn[0], own_mn[1], 0u, 0u, matrices, 2080);
+    qgen_wgmma_k32<column_tiles, true, true>(by_mn, own_mn[0], own_mn[1], 0u, 0u, matrices, 2208);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<1>();

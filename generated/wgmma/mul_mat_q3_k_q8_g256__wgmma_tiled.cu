@@ -100,6 +100,7 @@ __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t
 #pragma unroll
     for (int i = 0; i < 2 * 4; ++i)
         sc[i / 4][i % 4] = __shfl_sync(0xffffffffu, own_sc[i / 4], (lane & 28) + i % 4);
+    const qgen_matrices<kRecordBytes> matrices(record);
     int d[1][4 * column_tiles];
     int total[4 * column_tiles];
     int by_sc[4 * column_tiles];
@@ -107,7 +108,7 @@ __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t
     block_codes<1>(place, row, t, q[1]);
     const float f0_0[2] = {factor_0_0<0>(place, row, t), factor_0_0<1>(place, row, t)};
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][0], q[1][0], 0u, 0u, record + 0);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][0], q[1][0], 0u, 0u, matrices, 0);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<0>();
@@ -120,7 +121,7 @@ __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][1], q[1][1], 0u, 0u, record + 128);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][1], q[1][1], 0u, 0u, matrices, 128);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<0>();
@@ -133,7 +134,7 @@ __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][2], q[1][2], 0u, 0u, record + 256);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][2], q[1][2], 0u, 0u, matrices, 256);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<0>();
@@ -146,7 +147,7 @@ __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][3], q[1][3], 0u, 0u, record + 384);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][3], q[1][3], 0u, 0u, matrices, 384);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<0>();
@@ -159,7 +160,7 @@ __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][4], q[1][4], 0u, 0u, record + 512);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][4], q[1][4], 0u, 0u, matrices, 512);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<0>();
@@ -172,7 +173,7 @@ __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][5], q[1][5], 0u, 0u, record + 640);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][5], q[1][5], 0u, 0u, matrices, 640);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<0>();
@@ -185,7 +186,7 @@ __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][6], q[1][6], 0u, 0u, record + 768);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][6], q[1][6], 0u, 0u, matrices, 768);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<0>();
@@ -198,7 +199,7 @@ __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][7], q[1][7], 0u, 0u, record + 896);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][7], q[1][7], 0u, 0u, matrices, 896);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<0>();
@@ -211,7 +212,7 @@ __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][8], q[1][8], 0u, 0u, record + 1024);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][8], q[1][8], 0u, 0u, matrices, 1024);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<0>();
@@ -224,7 +225,7 @@ __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][9], q[1][9], 0u, 0u, record + 1152);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][9], q[1][9], 0u, 0u, matrices, 1152);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<0>();
@@ -237,7 +238,7 @@ __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][10], q[1][10], 0u, 0u, record + 1280);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][10], q[1][10], 0u, 0u, matrices, 1280);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<0>();
@@ -250,7 +251,7 @@ __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][11], q[1][11], 0u, 0u, record + 1408);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][11], q[1][11], 0u, 0u, matrices, 1408);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<0>();
@@ -263,7 +264,7 @@ __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][12], q[1][12], 0u, 0u, record + 1536);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][12], q[1][12], 0u, 0u, matrices, 1536);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<0>();
@@ -276,7 +277,7 @@ __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][13], q[1][13], 0u, 0u, record + 1664);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][13], q[1][13], 0u, 0u, matrices, 1664);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<0>();
@@ -289,7 +290,7 @@ __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][14], q[1][14], 0u, 0u, record + 1792);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][14], q[1][14], 0u, 0u, matrices, 1792);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<0>();
@@ -302,7 +303,7 @@ __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][15], q[1][15], 0u, 0u, record + 1920);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][15], q[1][15], 0u, 0u, matrices, 1920);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<0>();
@@ -316,8 +317,8 @@ __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t
 
     qgen_wgmma_begin();
     // The activation's sums are low + 128 * high.
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], own_sc[0], own_sc[1], 0u, 0u, record + 2080);
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(by_sc, own_sc[0], own_sc[1], 0u, 0u, record + 2208);
+    qgen_wgmma_k32<column_tiles, true>(d[0], own_sc[0], own_sc[1], 0u, 0u, matrices, 2080);
+    qgen_wgmma_k32<column_tiles, true>(by_sc, own_sc[0], own_sc[1], 0u, 0u, matrices, 2208);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<0>();
@@ -353,6 +354,7 @@ __device__ __forceinline__ void add_bundle_2(int place, int row, int lane, int t
 #pragma unroll
     for (int i = 0; i < 2 * 4; ++i)
         sc[i / 4][i % 4] = __shfl_sync(0xffffffffu, own_sc[i / 4], (lane & 28) + i % 4);
+    const qgen_matrices<kRecordBytes> matrices(record);
     int d[2][4 * column_tiles];
     int total[4 * column_tiles];
     int by_sc[4 * column_tiles];
@@ -360,11 +362,11 @@ __device__ __forceinline__ void add_bundle_2(int place, int row, int lane, int t
     block_codes<1>(place, row, t, q[1]);
     const float f0_0[2] = {factor_0_0<0>(place, row, t), factor_0_0<1>(place, row, t)};
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][0], q[1][0], 0u, 0u, record + 0);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][0], q[1][0], 0u, 0u, matrices, 0);
     qgen_wgmma_commit();
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[1], q[0][1], q[1][1], 0u, 0u, record + 128);
+    qgen_wgmma_k32<column_tiles, true>(d[1], q[0][1], q[1][1], 0u, 0u, matrices, 128);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<1>();
@@ -377,7 +379,7 @@ __device__ __forceinline__ void add_bundle_2(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][2], q[1][2], 0u, 0u, record + 256);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][2], q[1][2], 0u, 0u, matrices, 256);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<1>();
@@ -390,7 +392,7 @@ __device__ __forceinline__ void add_bundle_2(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[1], q[0][3], q[1][3], 0u, 0u, record + 384);
+    qgen_wgmma_k32<column_tiles, true>(d[1], q[0][3], q[1][3], 0u, 0u, matrices, 384);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<1>();
@@ -403,7 +405,7 @@ __device__ __forceinline__ void add_bundle_2(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][4], q[1][4], 0u, 0u, record + 512);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][4], q[1][4], 0u, 0u, matrices, 512);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<1>();
@@ -416,7 +418,7 @@ __device__ __forceinline__ void add_bundle_2(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[1], q[0][5], q[1][5], 0u, 0u, record + 640);
+    qgen_wgmma_k32<column_tiles, true>(d[1], q[0][5], q[1][5], 0u, 0u, matrices, 640);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<1>();
@@ -429,7 +431,7 @@ __device__ __forceinline__ void add_bundle_2(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][6], q[1][6], 0u, 0u, record + 768);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][6], q[1][6], 0u, 0u, matrices, 768);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<1>();
@@ -442,7 +444,7 @@ __device__ __forceinline__ void add_bundle_2(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[1], q[0][7], q[1][7], 0u, 0u, record + 896);
+    qgen_wgmma_k32<column_tiles, true>(d[1], q[0][7], q[1][7], 0u, 0u, matrices, 896);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<1>();
@@ -455,7 +457,7 @@ __device__ __forceinline__ void add_bundle_2(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][8], q[1][8], 0u, 0u, record + 1024);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][8], q[1][8], 0u, 0u, matrices, 1024);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<1>();
@@ -468,7 +470,7 @@ __device__ __forceinline__ void add_bundle_2(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[1], q[0][9], q[1][9], 0u, 0u, record + 1152);
+    qgen_wgmma_k32<column_tiles, true>(d[1], q[0][9], q[1][9], 0u, 0u, matrices, 1152);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<1>();
@@ -481,7 +483,7 @@ __device__ __forceinline__ void add_bundle_2(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][10], q[1][10], 0u, 0u, record + 1280);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][10], q[1][10], 0u, 0u, matrices, 1280);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<1>();
@@ -494,7 +496,7 @@ __device__ __forceinline__ void add_bundle_2(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[1], q[0][11], q[1][11], 0u, 0u, record + 1408);
+    qgen_wgmma_k32<column_tiles, true>(d[1], q[0][11], q[1][11], 0u, 0u, matrices, 1408);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<1>();
@@ -507,7 +509,7 @@ __device__ __forceinline__ void add_bundle_2(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][12], q[1][12], 0u, 0u, record + 1536);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][12], q[1][12], 0u, 0u, matrices, 1536);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<1>();
@@ -520,7 +522,7 @@ __device__ __forceinline__ void add_bundle_2(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[1], q[0][13], q[1][13], 0u, 0u, record + 1664);
+    qgen_wgmma_k32<column_tiles, true>(d[1], q[0][13], q[1][13], 0u, 0u, matrices, 1664);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<1>();
@@ -533,7 +535,7 @@ __device__ __forceinline__ void add_bundle_2(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][14], q[1][14], 0u, 0u, record + 1792);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][14], q[1][14], 0u, 0u, matrices, 1792);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<1>();
@@ -546,7 +548,7 @@ __device__ __forceinline__ void add_bundle_2(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[1], q[0][15], q[1][15], 0u, 0u, record + 1920);
+    qgen_wgmma_k32<column_tiles, true>(d[1], q[0][15], q[1][15], 0u, 0u, matrices, 1920);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<1>();
@@ -560,8 +562,8 @@ __device__ __forceinline__ void add_bundle_2(int place, int row, int lane, int t
 
     qgen_wgmma_begin();
     // The activation's sums are low + 128 * high.
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], own_sc[0], own_sc[1], 0u, 0u, record + 2080);
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(by_sc, own_sc[0], own_sc[1], 0u, 0u, record + 2208);
+    qgen_wgmma_k32<column_tiles, true>(d[0], own_sc[0], own_sc[1], 0u, 0u, matrices, 2080);
+    qgen_wgmma_k32<column_tiles, true>(by_sc, own_sc[0], own_sc[1], 0u, 0u, matrices, 2208);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<1>();

@@ -124,6 +124,7 @@ __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t
     for (int i = 0; i < 2 * 2; ++i)
         sc[i / 2][i % 2] = __shfl_sync(0xffffffffu, own_sc[i / 2], (lane & 28) + i % 2);
     const uint32_t own_mn[2] = {scale_word_mn<0>(place, row, t), scale_word_mn<1>(place, row, t)};
+    const qgen_matrices<kRecordBytes> matrices(record);
     int d[1][4 * column_tiles];
     int total[4 * column_tiles];
     int by_mn[4 * column_tiles];
@@ -132,7 +133,7 @@ __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t
     const float f0_0[2] = {factor_0_0<0>(place, row, t), factor_0_0<1>(place, row, t)};
     const float f0_1[2] = {factor_0_1<0>(place, row, t), factor_0_1<1>(place, row, t)};
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][0], q[1][0], q[0][1], q[1][1], record + 0);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][0], q[1][0], q[0][1], q[1][1], matrices, 0);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<0>();
@@ -145,7 +146,7 @@ __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][2], q[1][2], q[0][3], q[1][3], record + 256);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][2], q[1][2], q[0][3], q[1][3], matrices, 256);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<0>();
@@ -158,7 +159,7 @@ __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][4], q[1][4], q[0][5], q[1][5], record + 512);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][4], q[1][4], q[0][5], q[1][5], matrices, 512);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<0>();
@@ -171,7 +172,7 @@ __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][6], q[1][6], q[0][7], q[1][7], record + 768);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][6], q[1][6], q[0][7], q[1][7], matrices, 768);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<0>();
@@ -184,7 +185,7 @@ __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][8], q[1][8], q[0][9], q[1][9], record + 1024);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][8], q[1][8], q[0][9], q[1][9], matrices, 1024);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<0>();
@@ -197,7 +198,7 @@ __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][10], q[1][10], q[0][11], q[1][11], record + 1280);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][10], q[1][10], q[0][11], q[1][11], matrices, 1280);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<0>();
@@ -210,7 +211,7 @@ __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][12], q[1][12], q[0][13], q[1][13], record + 1536);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][12], q[1][12], q[0][13], q[1][13], matrices, 1536);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<0>();
@@ -223,7 +224,7 @@ __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][14], q[1][14], q[0][15], q[1][15], record + 1792);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][14], q[1][14], q[0][15], q[1][15], matrices, 1792);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<0>();
@@ -248,8 +249,8 @@ __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t
 
     qgen_wgmma_begin();
     // The activation's sums are low + 128 * high.
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true, true>(d[0], own_mn[0], own_mn[1], 0u, 0u, record + 2080);
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true, true>(by_mn, own_mn[0], own_mn[1], 0u, 0u, record + 2208);
+    qgen_wgmma_k32<column_tiles, true, true>(d[0], own_mn[0], own_mn[1], 0u, 0u, matrices, 2080);
+    qgen_wgmma_k32<column_tiles, true, true>(by_mn, own_mn[0], own_mn[1], 0u, 0u, matrices, 2208);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<0>();
@@ -285,6 +286,7 @@ __device__ __forceinline__ void add_bundle_2(int place, int row, int lane, int t
     for (int i = 0; i < 2 * 2; ++i)
         sc[i / 2][i % 2] = __shfl_sync(0xffffffffu, own_sc[i / 2], (lane & 28) + i % 2);
     const uint32_t own_mn[2] = {scale_word_mn<0>(place, row, t), scale_word_mn<1>(place, row, t)};
+    const qgen_matrices<kRecordBytes> matrices(record);
     int d[2][4 * column_tiles];
     int total[4 * column_tiles];
     int by_mn[4 * column_tiles];
@@ -293,11 +295,11 @@ __device__ __forceinline__ void add_bundle_2(int place, int row, int lane, int t
     const float f0_0[2] = {factor_0_0<0>(place, row, t), factor_0_0<1>(place, row, t)};
     const float f0_1[2] = {factor_0_1<0>(place, row, t), factor_0_1<1>(place, row, t)};
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][0], q[1][0], q[0][1], q[1][1], record + 0);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][0], q[1][0], q[0][1], q[1][1], matrices, 0);
     qgen_wgmma_commit();
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[1], q[0][2], q[1][2], q[0][3], q[1][3], record + 256);
+    qgen_wgmma_k32<column_tiles, true>(d[1], q[0][2], q[1][2], q[0][3], q[1][3], matrices, 256);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<1>();
@@ -310,7 +312,7 @@ __device__ __forceinline__ void add_bundle_2(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][4], q[1][4], q[0][5], q[1][5], record + 512);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][4], q[1][4], q[0][5], q[1][5], matrices, 512);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<1>();
@@ -323,7 +325,7 @@ __device__ __forceinline__ void add_bundle_2(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[1], q[0][6], q[1][6], q[0][7], q[1][7], record + 768);
+    qgen_wgmma_k32<column_tiles, true>(d[1], q[0][6], q[1][6], q[0][7], q[1][7], matrices, 768);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<1>();
@@ -336,7 +338,7 @@ __device__ __forceinline__ void add_bundle_2(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][8], q[1][8], q[0][9], q[1][9], record + 1024);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][8], q[1][8], q[0][9], q[1][9], matrices, 1024);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<1>();
@@ -349,7 +351,7 @@ __device__ __forceinline__ void add_bundle_2(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[1], q[0][10], q[1][10], q[0][11], q[1][11], record + 1280);
+    qgen_wgmma_k32<column_tiles, true>(d[1], q[0][10], q[1][10], q[0][11], q[1][11], matrices, 1280);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<1>();
@@ -362,7 +364,7 @@ __device__ __forceinline__ void add_bundle_2(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][12], q[1][12], q[0][13], q[1][13], record + 1536);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][12], q[1][12], q[0][13], q[1][13], matrices, 1536);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<1>();
@@ -375,7 +377,7 @@ __device__ __forceinline__ void add_bundle_2(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[1], q[0][14], q[1][14], q[0][15], q[1][15], record + 1792);
+    qgen_wgmma_k32<column_tiles, true>(d[1], q[0][14], q[1][14], q[0][15], q[1][15], matrices, 1792);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<1>();
@@ -389,8 +391,8 @@ __device__ __forceinline__ void add_bundle_2(int place, int row, int lane, int t
 
     qgen_wgmma_begin();
     // The activation's sums are low + 128 * high.
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true, true>(d[0], own_mn[0], own_mn[1], 0u, 0u, record + 2080);
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true, true>(by_mn, own_mn[0], own_mn[1], 0u, 0u, record + 2208);
+    qgen_wgmma_k32<column_tiles, true, true>(d[0], own_mn[0], own_mn[1], 0u, 0u, matrices, 2080);
+    qgen_wgmma_k32<column_tiles, true, true>(by_mn, own_mn[0], own_mn[1], 0u, 0u, matrices, 2208);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<1>();

@@ -77,13 +77,14 @@ __device__ __forceinline__ float factor_0_1(int b, [[maybe_unused]] int row, [[m
 template <int column_tiles>
 __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t, int inside, int record, float (&sum)[4 * column_tiles]) {
     uint32_t q[2][kBundle * kCodeWords];
+    const qgen_matrices<kRecordBytes> matrices(record);
     int d[1][4 * column_tiles];
     block_codes<0>(place, row, t, q[0]);
     block_codes<1>(place, row, t, q[1]);
     const float f0_0[2] = {factor_0_0<0>(place, row, t), factor_0_0<1>(place, row, t)};
     const float f0_1[2] = {factor_0_1<0>(place, row, t), factor_0_1<1>(place, row, t)};
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][0], q[1][0], q[0][1], q[1][1], record + 0);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][0], q[1][0], q[0][1], q[1][1], matrices, 0);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<0>();
@@ -108,7 +109,7 @@ __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t
     const float f1_0[2] = {inside <= 1 ? 0.0f : factor_0_0<0>(place + 1 * kTileBytes, row, t), inside <= 1 ? 0.0f : factor_0_0<1>(place + 1 * kTileBytes, row, t)};
     const float f1_1[2] = {inside <= 1 ? 0.0f : factor_0_1<0>(place + 1 * kTileBytes, row, t), inside <= 1 ? 0.0f : factor_0_1<1>(place + 1 * kTileBytes, row, t)};
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][2], q[1][2], q[0][3], q[1][3], record + 256);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][2], q[1][2], q[0][3], q[1][3], matrices, 256);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<0>();
@@ -133,7 +134,7 @@ __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t
     const float f2_0[2] = {inside <= 2 ? 0.0f : factor_0_0<0>(place + 2 * kTileBytes, row, t), inside <= 2 ? 0.0f : factor_0_0<1>(place + 2 * kTileBytes, row, t)};
     const float f2_1[2] = {inside <= 2 ? 0.0f : factor_0_1<0>(place + 2 * kTileBytes, row, t), inside <= 2 ? 0.0f : factor_0_1<1>(place + 2 * kTileBytes, row, t)};
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][4], q[1][4], q[0][5], q[1][5], record + 512);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][4], q[1][4], q[0][5], q[1][5], matrices, 512);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<0>();
@@ -158,7 +159,7 @@ __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t
     const float f3_0[2] = {inside <= 3 ? 0.0f : factor_0_0<0>(place + 3 * kTileBytes, row, t), inside <= 3 ? 0.0f : factor_0_0<1>(place + 3 * kTileBytes, row, t)};
     const float f3_1[2] = {inside <= 3 ? 0.0f : factor_0_1<0>(place + 3 * kTileBytes, row, t), inside <= 3 ? 0.0f : factor_0_1<1>(place + 3 * kTileBytes, row, t)};
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][6], q[1][6], q[0][7], q[1][7], record + 768);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][6], q[1][6], q[0][7], q[1][7], matrices, 768);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<0>();
@@ -187,13 +188,14 @@ __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t
 template <int column_tiles>
 __device__ __forceinline__ void add_bundle_2(int place, int row, int lane, int t, int inside, int record, float (&sum)[4 * column_tiles]) {
     uint32_t q[2][kBundle * kCodeWords];
+    const qgen_matrices<kRecordBytes> matrices(record);
     int d[2][4 * column_tiles];
     block_codes<0>(place, row, t, q[0]);
     block_codes<1>(place, row, t, q[1]);
     const float f0_0[2] = {factor_0_0<0>(place, row, t), factor_0_0<1>(place, row, t)};
     const float f0_1[2] = {factor_0_1<0>(place, row, t), factor_0_1<1>(place, row, t)};
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][0], q[1][0], q[0][1], q[1][1], record + 0);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][0], q[1][0], q[0][1], q[1][1], matrices, 0);
     qgen_wgmma_commit();
 
     block_codes<0>(place + 1 * kTileBytes, row, t, q[0] + 1 * kCodeWords);
@@ -201,7 +203,7 @@ __device__ __forceinline__ void add_bundle_2(int place, int row, int lane, int t
     const float f1_0[2] = {inside <= 1 ? 0.0f : factor_0_0<0>(place + 1 * kTileBytes, row, t), inside <= 1 ? 0.0f : factor_0_0<1>(place + 1 * kTileBytes, row, t)};
     const float f1_1[2] = {inside <= 1 ? 0.0f : factor_0_1<0>(place + 1 * kTileBytes, row, t), inside <= 1 ? 0.0f : factor_0_1<1>(place + 1 * kTileBytes, row, t)};
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[1], q[0][2], q[1][2], q[0][3], q[1][3], record + 256);
+    qgen_wgmma_k32<column_tiles, true>(d[1], q[0][2], q[1][2], q[0][3], q[1][3], matrices, 256);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<1>();
@@ -226,7 +228,7 @@ __device__ __forceinline__ void add_bundle_2(int place, int row, int lane, int t
     const float f2_0[2] = {inside <= 2 ? 0.0f : factor_0_0<0>(place + 2 * kTileBytes, row, t), inside <= 2 ? 0.0f : factor_0_0<1>(place + 2 * kTileBytes, row, t)};
     const float f2_1[2] = {inside <= 2 ? 0.0f : factor_0_1<0>(place + 2 * kTileBytes, row, t), inside <= 2 ? 0.0f : factor_0_1<1>(place + 2 * kTileBytes, row, t)};
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][4], q[1][4], q[0][5], q[1][5], record + 512);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][4], q[1][4], q[0][5], q[1][5], matrices, 512);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<1>();
@@ -251,7 +253,7 @@ __device__ __forceinline__ void add_bundle_2(int place, int row, int lane, int t
     const float f3_0[2] = {inside <= 3 ? 0.0f : factor_0_0<0>(place + 3 * kTileBytes, row, t), inside <= 3 ? 0.0f : factor_0_0<1>(place + 3 * kTileBytes, row, t)};
     const float f3_1[2] = {inside <= 3 ? 0.0f : factor_0_1<0>(place + 3 * kTileBytes, row, t), inside <= 3 ? 0.0f : factor_0_1<1>(place + 3 * kTileBytes, row, t)};
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[1], q[0][6], q[1][6], q[0][7], q[1][7], record + 768);
+    qgen_wgmma_k32<column_tiles, true>(d[1], q[0][6], q[1][6], q[0][7], q[1][7], matrices, 768);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<1>();

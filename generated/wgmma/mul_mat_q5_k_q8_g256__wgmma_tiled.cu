@@ -130,6 +130,7 @@ __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t
     for (int i = 0; i < 2 * 2; ++i)
         sc[i / 2][i % 2] = __shfl_sync(0xffffffffu, own_sc[i / 2], (lane & 28) + i % 2);
     const uint32_t own_mn[2] = {scale_word_mn<0>(place, row, t), scale_word_mn<1>(place, row, t)};
+    const qgen_matrices<kRecordBytes> matrices(record);
     int d[1][4 * column_tiles];
     int total[4 * column_tiles];
     int by_mn[4 * column_tiles];
@@ -138,7 +139,7 @@ __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t
     const float f0_0[2] = {factor_0_0<0>(place, row, t), factor_0_0<1>(place, row, t)};
     const float f0_1[2] = {factor_0_1<0>(place, row, t), factor_0_1<1>(place, row, t)};
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][0], q[1][0], q[0][1], q[1][1], record + 0);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][0], q[1][0], q[0][1], q[1][1], matrices, 0);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<0>();
@@ -151,7 +152,7 @@ __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][2], q[1][2], q[0][3], q[1][3], record + 256);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][2], q[1][2], q[0][3], q[1][3], matrices, 256);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<0>();
@@ -164,7 +165,7 @@ __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][4], q[1][4], q[0][5], q[1][5], record + 512);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][4], q[1][4], q[0][5], q[1][5], matrices, 512);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<0>();
@@ -177,7 +178,7 @@ __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][6], q[1][6], q[0][7], q[1][7], record + 768);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][6], q[1][6], q[0][7], q[1][7], matrices, 768);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<0>();
@@ -190,7 +191,7 @@ __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][8], q[1][8], q[0][9], q[1][9], record + 1024);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][8], q[1][8], q[0][9], q[1][9], matrices, 1024);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<0>();
@@ -203,7 +204,7 @@ __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][10], q[1][10], q[0][11], q[1][11], record + 1280);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][10], q[1][10], q[0][11], q[1][11], matrices, 1280);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<0>();
@@ -216,7 +217,7 @@ __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][12], q[1][12], q[0][13], q[1][13], record + 1536);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][12], q[1][12], q[0][13], q[1][13], matrices, 1536);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<0>();
@@ -229,7 +230,7 @@ __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][14], q[1][14], q[0][15], q[1][15], record + 1792);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][14], q[1][14], q[0][15], q[1][15], matrices, 1792);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<0>();
@@ -254,8 +255,8 @@ __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t
 
     qgen_wgmma_begin();
     // The activation's sums are low + 128 * high.
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true, true>(d[0], own_mn[0], own_mn[1], 0u, 0u, record + 2080);
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true, true>(by_mn, own_mn[0], own_mn[1], 0u, 0u, record + 2208);
+    qgen_wgmma_k32<column_tiles, true, true>(d[0], own_mn[0], own_mn[1], 0u, 0u, matrices, 2080);
+    qgen_wgmma_k32<column_tiles, true, true>(by_mn, own_mn[0], own_mn[1], 0u, 0u, matrices, 2208);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<0>();
@@ -291,6 +292,7 @@ __device__ __forceinline__ void add_bundle_2(int place, int row, int lane, int t
     for (int i = 0; i < 2 * 2; ++i)
         sc[i / 2][i % 2] = __shfl_sync(0xffffffffu, own_sc[i / 2], (lane & 28) + i % 2);
     const uint32_t own_mn[2] = {scale_word_mn<0>(place, row, t), scale_word_mn<1>(place, row, t)};
+    const qgen_matrices<kRecordBytes> matrices(record);
     int d[2][4 * column_tiles];
     int total[4 * column_tiles];
     int by_mn[4 * column_tiles];
@@ -299,11 +301,11 @@ __device__ __forceinline__ void add_bundle_2(int place, int row, int lane, int t
     const float f0_0[2] = {factor_0_0<0>(place, row, t), factor_0_0<1>(place, row, t)};
     const float f0_1[2] = {factor_0_1<0>(place, row, t), factor_0_1<1>(place, row, t)};
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][0], q[1][0], q[0][1], q[1][1], record + 0);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][0], q[1][0], q[0][1], q[1][1], matrices, 0);
     qgen_wgmma_commit();
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[1], q[0][2], q[1][2], q[0][3], q[1][3], record + 256);
+    qgen_wgmma_k32<column_tiles, true>(d[1], q[0][2], q[1][2], q[0][3], q[1][3], matrices, 256);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<1>();
@@ -316,7 +318,7 @@ __device__ __forceinline__ void add_bundle_2(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][4], q[1][4], q[0][5], q[1][5], record + 512);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][4], q[1][4], q[0][5], q[1][5], matrices, 512);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<1>();
@@ -329,7 +331,7 @@ __device__ __forceinline__ void add_bundle_2(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[1], q[0][6], q[1][6], q[0][7], q[1][7], record + 768);
+    qgen_wgmma_k32<column_tiles, true>(d[1], q[0][6], q[1][6], q[0][7], q[1][7], matrices, 768);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<1>();
@@ -342,7 +344,7 @@ __device__ __forceinline__ void add_bundle_2(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][8], q[1][8], q[0][9], q[1][9], record + 1024);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][8], q[1][8], q[0][9], q[1][9], matrices, 1024);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<1>();
@@ -355,7 +357,7 @@ __device__ __forceinline__ void add_bundle_2(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[1], q[0][10], q[1][10], q[0][11], q[1][11], record + 1280);
+    qgen_wgmma_k32<column_tiles, true>(d[1], q[0][10], q[1][10], q[0][11], q[1][11], matrices, 1280);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<1>();
@@ -368,7 +370,7 @@ __device__ __forceinline__ void add_bundle_2(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][12], q[1][12], q[0][13], q[1][13], record + 1536);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][12], q[1][12], q[0][13], q[1][13], matrices, 1536);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<1>();
@@ -381,7 +383,7 @@ __device__ __forceinline__ void add_bundle_2(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[1], q[0][14], q[1][14], q[0][15], q[1][15], record + 1792);
+    qgen_wgmma_k32<column_tiles, true>(d[1], q[0][14], q[1][14], q[0][15], q[1][15], matrices, 1792);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<1>();
@@ -395,8 +397,8 @@ __device__ __forceinline__ void add_bundle_2(int place, int row, int lane, int t
 
     qgen_wgmma_begin();
     // The activation's sums are low + 128 * high.
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true, true>(d[0], own_mn[0], own_mn[1], 0u, 0u, record + 2080);
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true, true>(by_mn, own_mn[0], own_mn[1], 0u, 0u, record + 2208);
+    qgen_wgmma_k32<column_tiles, true, true>(d[0], own_mn[0], own_mn[1], 0u, 0u, matrices, 2080);
+    qgen_wgmma_k32<column_tiles, true, true>(by_mn, own_mn[0], own_mn[1], 0u, 0u, matrices, 2208);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<1>();

@@ -89,6 +89,7 @@ __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t
 #pragma unroll
     for (int i = 0; i < 2 * 4; ++i)
         sc[i / 4][i % 4] = __shfl_sync(0xffffffffu, own_sc[i / 4], (lane & 28) + i % 4);
+    const qgen_matrices<kRecordBytes> matrices(record);
     int d[1][4 * column_tiles];
     int total[4 * column_tiles];
     int by_sc[4 * column_tiles];
@@ -96,7 +97,7 @@ __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t
     block_codes<1>(place, row, t, q[1]);
     const float f0_0[2] = {factor_0_0<0>(place, row, t), factor_0_0<1>(place, row, t)};
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][0], q[1][0], 0u, 0u, record + 0);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][0], q[1][0], 0u, 0u, matrices, 0);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<0>();
@@ -109,7 +110,7 @@ __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][1], q[1][1], 0u, 0u, record + 128);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][1], q[1][1], 0u, 0u, matrices, 128);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<0>();
@@ -122,7 +123,7 @@ __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][2], q[1][2], 0u, 0u, record + 256);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][2], q[1][2], 0u, 0u, matrices, 256);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<0>();
@@ -135,7 +136,7 @@ __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][3], q[1][3], 0u, 0u, record + 384);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][3], q[1][3], 0u, 0u, matrices, 384);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<0>();
@@ -148,7 +149,7 @@ __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][4], q[1][4], 0u, 0u, record + 512);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][4], q[1][4], 0u, 0u, matrices, 512);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<0>();
@@ -161,7 +162,7 @@ __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][5], q[1][5], 0u, 0u, record + 640);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][5], q[1][5], 0u, 0u, matrices, 640);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<0>();
@@ -174,7 +175,7 @@ __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][6], q[1][6], 0u, 0u, record + 768);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][6], q[1][6], 0u, 0u, matrices, 768);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<0>();
@@ -187,7 +188,7 @@ __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][7], q[1][7], 0u, 0u, record + 896);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][7], q[1][7], 0u, 0u, matrices, 896);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<0>();
@@ -200,7 +201,7 @@ __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][8], q[1][8], 0u, 0u, record + 1024);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][8], q[1][8], 0u, 0u, matrices, 1024);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<0>();
@@ -213,7 +214,7 @@ __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][9], q[1][9], 0u, 0u, record + 1152);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][9], q[1][9], 0u, 0u, matrices, 1152);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<0>();
@@ -226,7 +227,7 @@ __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][10], q[1][10], 0u, 0u, record + 1280);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][10], q[1][10], 0u, 0u, matrices, 1280);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<0>();
@@ -239,7 +240,7 @@ __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][11], q[1][11], 0u, 0u, record + 1408);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][11], q[1][11], 0u, 0u, matrices, 1408);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<0>();
@@ -252,7 +253,7 @@ __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][12], q[1][12], 0u, 0u, record + 1536);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][12], q[1][12], 0u, 0u, matrices, 1536);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<0>();
@@ -265,7 +266,7 @@ __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][13], q[1][13], 0u, 0u, record + 1664);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][13], q[1][13], 0u, 0u, matrices, 1664);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<0>();
@@ -278,7 +279,7 @@ __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][14], q[1][14], 0u, 0u, record + 1792);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][14], q[1][14], 0u, 0u, matrices, 1792);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<0>();
@@ -291,7 +292,7 @@ __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][15], q[1][15], 0u, 0u, record + 1920);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][15], q[1][15], 0u, 0u, matrices, 1920);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<0>();
@@ -305,8 +306,8 @@ __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t
 
     qgen_wgmma_begin();
     // The activation's sums are low + 128 * high.
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], own_sc[0], own_sc[1], 0u, 0u, record + 2080);
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(by_sc, own_sc[0], own_sc[1], 0u, 0u, record + 2208);
+    qgen_wgmma_k32<column_tiles, true>(d[0], own_sc[0], own_sc[1], 0u, 0u, matrices, 2080);
+    qgen_wgmma_k32<column_tiles, true>(by_sc, own_sc[0], own_sc[1], 0u, 0u, matrices, 2208);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<0>();
@@ -342,6 +343,7 @@ __device__ __forceinline__ void add_bundle_2(int place, int row, int lane, int t
 #pragma unroll
     for (int i = 0; i < 2 * 4; ++i)
         sc[i / 4][i % 4] = __shfl_sync(0xffffffffu, own_sc[i / 4], (lane & 28) + i % 4);
+    const qgen_matrices<kRecordBytes> matrices(record);
     int d[2][4 * column_tiles];
     int total[4 * column_tiles];
     int by_sc[4 * column_tiles];
@@ -349,11 +351,11 @@ __device__ __forceinline__ void add_bundle_2(int place, int row, int lane, int t
     block_codes<1>(place, row, t, q[1]);
     const float f0_0[2] = {factor_0_0<0>(place, row, t), factor_0_0<1>(place, row, t)};
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][0], q[1][0], 0u, 0u, record + 0);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][0], q[1][0], 0u, 0u, matrices, 0);
     qgen_wgmma_commit();
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[1], q[0][1], q[1][1], 0u, 0u, record + 128);
+    qgen_wgmma_k32<column_tiles, true>(d[1], q[0][1], q[1][1], 0u, 0u, matrices, 128);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<1>();
@@ -366,7 +368,7 @@ __device__ __forceinline__ void add_bundle_2(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][2], q[1][2], 0u, 0u, record + 256);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][2], q[1][2], 0u, 0u, matrices, 256);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<1>();
@@ -379,7 +381,7 @@ __device__ __forceinline__ void add_bundle_2(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[1], q[0][3], q[1][3], 0u, 0u, record + 384);
+    qgen_wgmma_k32<column_tiles, true>(d[1], q[0][3], q[1][3], 0u, 0u, matrices, 384);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<1>();
@@ -392,7 +394,7 @@ __device__ __forceinline__ void add_bundle_2(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][4], q[1][4], 0u, 0u, record + 512);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][4], q[1][4], 0u, 0u, matrices, 512);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<1>();
@@ -405,7 +407,7 @@ __device__ __forceinline__ void add_bundle_2(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[1], q[0][5], q[1][5], 0u, 0u, record + 640);
+    qgen_wgmma_k32<column_tiles, true>(d[1], q[0][5], q[1][5], 0u, 0u, matrices, 640);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<1>();
@@ -418,7 +420,7 @@ __device__ __forceinline__ void add_bundle_2(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][6], q[1][6], 0u, 0u, record + 768);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][6], q[1][6], 0u, 0u, matrices, 768);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<1>();
@@ -431,7 +433,7 @@ __device__ __forceinline__ void add_bundle_2(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[1], q[0][7], q[1][7], 0u, 0u, record + 896);
+    qgen_wgmma_k32<column_tiles, true>(d[1], q[0][7], q[1][7], 0u, 0u, matrices, 896);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<1>();
@@ -444,7 +446,7 @@ __device__ __forceinline__ void add_bundle_2(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][8], q[1][8], 0u, 0u, record + 1024);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][8], q[1][8], 0u, 0u, matrices, 1024);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<1>();
@@ -457,7 +459,7 @@ __device__ __forceinline__ void add_bundle_2(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[1], q[0][9], q[1][9], 0u, 0u, record + 1152);
+    qgen_wgmma_k32<column_tiles, true>(d[1], q[0][9], q[1][9], 0u, 0u, matrices, 1152);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<1>();
@@ -470,7 +472,7 @@ __device__ __forceinline__ void add_bundle_2(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][10], q[1][10], 0u, 0u, record + 1280);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][10], q[1][10], 0u, 0u, matrices, 1280);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<1>();
@@ -483,7 +485,7 @@ __device__ __forceinline__ void add_bundle_2(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[1], q[0][11], q[1][11], 0u, 0u, record + 1408);
+    qgen_wgmma_k32<column_tiles, true>(d[1], q[0][11], q[1][11], 0u, 0u, matrices, 1408);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<1>();
@@ -496,7 +498,7 @@ __device__ __forceinline__ void add_bundle_2(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][12], q[1][12], 0u, 0u, record + 1536);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][12], q[1][12], 0u, 0u, matrices, 1536);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<1>();
@@ -509,7 +511,7 @@ __device__ __forceinline__ void add_bundle_2(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[1], q[0][13], q[1][13], 0u, 0u, record + 1664);
+    qgen_wgmma_k32<column_tiles, true>(d[1], q[0][13], q[1][13], 0u, 0u, matrices, 1664);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<1>();
@@ -522,7 +524,7 @@ __device__ __forceinline__ void add_bundle_2(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][14], q[1][14], 0u, 0u, record + 1792);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][14], q[1][14], 0u, 0u, matrices, 1792);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<1>();
@@ -535,7 +537,7 @@ __device__ __forceinline__ void add_bundle_2(int place, int row, int lane, int t
     }
 
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[1], q[0][15], q[1][15], 0u, 0u, record + 1920);
+    qgen_wgmma_k32<column_tiles, true>(d[1], q[0][15], q[1][15], 0u, 0u, matrices, 1920);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<1>();
@@ -549,8 +551,8 @@ __device__ __forceinline__ void add_bundle_2(int place, int row, int lane, int t
 
     qgen_wgmma_begin();
     // The activation's sums are low + 128 * high.
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], own_sc[0], own_sc[1], 0u, 0u, record + 2080);
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(by_sc, own_sc[0], own_sc[1], 0u, 0u, record + 2208);
+    qgen_wgmma_k32<column_tiles, true>(d[0], own_sc[0], own_sc[1], 0u, 0u, matrices, 2080);
+    qgen_wgmma_k32<column_tiles, true>(by_sc, own_sc[0], own_sc[1], 0u, 0u, matrices, 2208);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<1>();

@@ -60,12 +60,13 @@ __device__ __forceinline__ float factor_0_0(int b, [[maybe_unused]] int row, [[m
 template <int column_tiles>
 __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t, int inside, int record, float (&sum)[4 * column_tiles]) {
     uint32_t q[2][kBundle * kCodeWords];
+    const qgen_matrices<kRecordBytes> matrices(record);
     int d[1][4 * column_tiles];
     block_codes<0>(place, row, t, q[0]);
     block_codes<1>(place, row, t, q[1]);
     const float f0_0[2] = {factor_0_0<0>(place, row, t), factor_0_0<1>(place, row, t)};
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][0], q[1][0], q[0][1], q[1][1], record + 0);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][0], q[1][0], q[0][1], q[1][1], matrices, 0);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<0>();
@@ -86,7 +87,7 @@ __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t
     block_codes<1>(place + 1 * kTileBytes, row, t, q[1] + 1 * kCodeWords);
     const float f1_0[2] = {inside <= 1 ? 0.0f : factor_0_0<0>(place + 1 * kTileBytes, row, t), inside <= 1 ? 0.0f : factor_0_0<1>(place + 1 * kTileBytes, row, t)};
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][2], q[1][2], q[0][3], q[1][3], record + 256);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][2], q[1][2], q[0][3], q[1][3], matrices, 256);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<0>();
@@ -107,7 +108,7 @@ __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t
     block_codes<1>(place + 2 * kTileBytes, row, t, q[1] + 2 * kCodeWords);
     const float f2_0[2] = {inside <= 2 ? 0.0f : factor_0_0<0>(place + 2 * kTileBytes, row, t), inside <= 2 ? 0.0f : factor_0_0<1>(place + 2 * kTileBytes, row, t)};
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][4], q[1][4], q[0][5], q[1][5], record + 512);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][4], q[1][4], q[0][5], q[1][5], matrices, 512);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<0>();
@@ -128,7 +129,7 @@ __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t
     block_codes<1>(place + 3 * kTileBytes, row, t, q[1] + 3 * kCodeWords);
     const float f3_0[2] = {inside <= 3 ? 0.0f : factor_0_0<0>(place + 3 * kTileBytes, row, t), inside <= 3 ? 0.0f : factor_0_0<1>(place + 3 * kTileBytes, row, t)};
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][6], q[1][6], q[0][7], q[1][7], record + 768);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][6], q[1][6], q[0][7], q[1][7], matrices, 768);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<0>();
@@ -154,19 +155,20 @@ __device__ __forceinline__ void add_bundle_1(int place, int row, int lane, int t
 template <int column_tiles>
 __device__ __forceinline__ void add_bundle_2(int place, int row, int lane, int t, int inside, int record, float (&sum)[4 * column_tiles]) {
     uint32_t q[2][kBundle * kCodeWords];
+    const qgen_matrices<kRecordBytes> matrices(record);
     int d[2][4 * column_tiles];
     block_codes<0>(place, row, t, q[0]);
     block_codes<1>(place, row, t, q[1]);
     const float f0_0[2] = {factor_0_0<0>(place, row, t), factor_0_0<1>(place, row, t)};
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][0], q[1][0], q[0][1], q[1][1], record + 0);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][0], q[1][0], q[0][1], q[1][1], matrices, 0);
     qgen_wgmma_commit();
 
     block_codes<0>(place + 1 * kTileBytes, row, t, q[0] + 1 * kCodeWords);
     block_codes<1>(place + 1 * kTileBytes, row, t, q[1] + 1 * kCodeWords);
     const float f1_0[2] = {inside <= 1 ? 0.0f : factor_0_0<0>(place + 1 * kTileBytes, row, t), inside <= 1 ? 0.0f : factor_0_0<1>(place + 1 * kTileBytes, row, t)};
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[1], q[0][2], q[1][2], q[0][3], q[1][3], record + 256);
+    qgen_wgmma_k32<column_tiles, true>(d[1], q[0][2], q[1][2], q[0][3], q[1][3], matrices, 256);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<1>();
@@ -187,7 +189,7 @@ __device__ __forceinline__ void add_bundle_2(int place, int row, int lane, int t
     block_codes<1>(place + 2 * kTileBytes, row, t, q[1] + 2 * kCodeWords);
     const float f2_0[2] = {inside <= 2 ? 0.0f : factor_0_0<0>(place + 2 * kTileBytes, row, t), inside <= 2 ? 0.0f : factor_0_0<1>(place + 2 * kTileBytes, row, t)};
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[0], q[0][4], q[1][4], q[0][5], q[1][5], record + 512);
+    qgen_wgmma_k32<column_tiles, true>(d[0], q[0][4], q[1][4], q[0][5], q[1][5], matrices, 512);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<1>();
@@ -208,7 +210,7 @@ __device__ __forceinline__ void add_bundle_2(int place, int row, int lane, int t
     block_codes<1>(place + 3 * kTileBytes, row, t, q[1] + 3 * kCodeWords);
     const float f3_0[2] = {inside <= 3 ? 0.0f : factor_0_0<0>(place + 3 * kTileBytes, row, t), inside <= 3 ? 0.0f : factor_0_0<1>(place + 3 * kTileBytes, row, t)};
     qgen_wgmma_begin();
-    qgen_wgmma_k32<column_tiles, kRecordBytes, true>(d[1], q[0][6], q[1][6], q[0][7], q[1][7], record + 768);
+    qgen_wgmma_k32<column_tiles, true>(d[1], q[0][6], q[1][6], q[0][7], q[1][7], matrices, 768);
     qgen_wgmma_commit();
 
     qgen_wgmma_wait<1>();

@@ -32,7 +32,7 @@ WARPGROUP = """
 extern "C" __global__ void multiplies(int* y) {
     int d[8] = {};
     qgen_wgmma_begin();
-    qgen_wgmma_k32<2, 256, true>(d, 1, 2, 3, 4, 0);
+    qgen_wgmma_k32<2, true>(d, 1, 2, 3, 4, qgen_matrices<256>(0), 0);
     qgen_wgmma_commit();
     qgen_wgmma_wait<0>();
     qgen_wgmma_keep(d);

@@ -16,6 +16,7 @@ from qgen.errors import QgenError
 POISON = 0xA5A5A5A5
 TILE_BYTES = 384  # kTileBytes of the kernels
 SHARED = 8 * TILE_BYTES
+END = 227 * 1024 - TILE_BYTES - 256 + 16  # of shared memory: the first place that two tiles do not fit at
 
 each_order = pytest.mark.parametrize(("order", "seed"), ORDERS)
 
@@ -84,13 +85,16 @@ def test_a_wait_is_for_the_older_groups(order: Any, seed: int) -> None:
     assert (results("commits_late", 1, order, seed) == POISON).all()
 
 
-@pytest.mark.parametrize("place", [8, 15, -16, 227 * 1024 - TILE_BYTES])
-def test_a_place_that_is_misaligned_or_outside_is_refused(place: int) -> None:
-    with pytest.raises(QgenError, match=f"qgen_wgmma_k32 of byte {place}, tiles 384 bytes apart") as error:
-        launch("at", place)
+@pytest.mark.parametrize(
+    ("place", "offset"), [(8, 0), (0, 8), (8, 8), (15, 1), (-16, 0), (16, -32), (END, 0), (16, END - 16)]
+)
+def test_a_place_that_is_misaligned_or_outside_is_refused(place: int, offset: int) -> None:
+    with pytest.raises(QgenError, match=rf"qgen_wgmma_k32 of byte {place} \+ {offset}, tiles 384 bytes apart") as error:
+        launch("at", place, offset)
     line = next(i for i, text in enumerate(kernel_text("warpgroup").splitlines(), 1) if "(d, kOnes" in text)
     assert f"warpgroup.cu:{line}" in error.value.found and "multiple of 16 bytes" in error.value.allowed
-    launch("at", 16)
+    for least, most in ((16, 16), (32, -32), (END - 16, 0), (0, END - 16)):
+        launch("at", least, most)
 
 
 def test_more_instructions_on_their_way_than_there_is_room_for_are_refused() -> None:
@@ -110,7 +114,7 @@ def test_instructions_nobody_waited_for_are_reported(grid: int) -> None:
 def test_a_launch_that_failed_leaves_no_instructions_to_the_next() -> None:
     """Some threads of this one have asked and not waited when another fails."""
     with pytest.raises(QgenError, match="byte 8"):
-        launch("at", 8)
+        launch("at", 8, 0)
     with pytest.raises(QgenError, match="qgen_wgmma_k32"):
         launch("one_thread_short")
     assert (results("reads_early", 2)[:, 1] == 32).all()

@@ -6,6 +6,14 @@
 #include "qgen_mma.cuh"
 #include "qgen_tiles.cuh"
 
+template <int apart>
+struct qgen_matrices {
+    static_assert(apart > 0 && apart % 16 == 0 && apart / 16 < 0x4000, "a descriptor has 14 bits for units of 16 bytes");
+    int place;  // of the first tile's in shared memory
+
+    explicit qgen_matrices(int place) : place(place) {}
+};
+
 namespace qgen_host {
 
 constexpr int wgmma_limit = 64, wgmma_sums = 128;  // instructions on their way in a thread; sums of one
@@ -39,6 +47,16 @@ inline WgmmaQueue& wgmma_queue() {
     if (queue.cta != cta_number) queue.cta = cta_number, queue.count = queue.group = 0;
     before_exit = check_wgmma_queue;
     return queue;
+}
+
+// Byte in shared memory of an instruction's first matrix. On a device place and offset each lose what is below 16 bytes.
+template <int tiles, int apart>
+int matrices_at(const char* name, const qgen_matrices<apart>& matrices, int offset, Site site) {
+    const int at = matrices.place + offset, bytes = at + (tiles - 1) * apart + 256;
+    if (matrices.place % 16 || offset % 16 || at < 0 || bytes > (int)qgen_shared_limit)
+        fail(site, "matrices at a multiple of 16 bytes, inside shared memory", "correct the address",
+             "%s of byte %d + %d, tiles %d bytes apart", name, matrices.place, offset, apart);
+    return at;
 }
 
 template <bool unsigned_a>
@@ -81,14 +99,11 @@ void qgen_wgmma_wait(qgen_host::Site site = qgen_host::Site::here()) {
     for (int i = 0; i < queue.count; ++i) queue.entries[i] = queue.entries[i + done];
 }
 
-template <int tiles, int apart, bool fresh, bool unsigned_a = false>
-void qgen_wgmma_k32(int (&d)[4 * tiles], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, int at,
-                    qgen_host::Site site = qgen_host::Site::here()) {
+template <int tiles, bool fresh, bool unsigned_a = false, int apart>
+void qgen_wgmma_k32(int (&d)[4 * tiles], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
+                    qgen_matrices<apart> matrices, int offset, qgen_host::Site site = qgen_host::Site::here()) {
     static_assert(4 * tiles <= qgen_host::wgmma_sums, "wgmma_sums at most");
-    const int bytes = at + (tiles - 1) * apart + 256;
-    if (at % 16 || apart % 16 || at < 0 || bytes > (int)qgen_shared_limit)
-        qgen_host::fail(site, "matrices at a multiple of 16 bytes, inside shared memory", "correct the address",
-                        "qgen_wgmma_k32 of byte %d, tiles %d bytes apart", at, apart);
+    const int at = qgen_host::matrices_at<tiles>("qgen_wgmma_k32", matrices, offset, site);
     qgen_host::WgmmaQueue& queue = qgen_host::wgmma_queue();
     if (queue.count == qgen_host::wgmma_limit)
         qgen_host::fail(site, "at most 64 instructions on their way", "wait for some of them", "another qgen_wgmma_k32");

@@ -18,7 +18,7 @@ __device__ __forceinline__ void product(const uint32_t* a, const uint32_t* b, ui
     for (int i = 0; i < 4; ++i) A[i] = qgen_load_u32(a + 4 * threadIdx.x + i);
     for (int i = 0; i < 4 * tiles; ++i) sum[i] = 1000 * threadIdx.x + i;
     qgen_wgmma_begin();
-    qgen_wgmma_k32<tiles, kTileBytes, fresh, unsigned_a>(sum, A[0], A[1], A[2], A[3], 0);
+    qgen_wgmma_k32<tiles, fresh, unsigned_a>(sum, A[0], A[1], A[2], A[3], qgen_matrices<kTileBytes>(0), 0);
     qgen_wgmma_commit();
     qgen_wgmma_wait<0>();
     qgen_wgmma_keep(sum);
@@ -40,8 +40,8 @@ __device__ __forceinline__ void fill_b(int byte) {
 }
 
 template <bool fresh>
-__device__ __forceinline__ void ask(int (&d)[8], int at = 0) {
-    qgen_wgmma_k32<2, kTileBytes, fresh>(d, kOnes, kOnes, kOnes, kOnes, at);
+__device__ __forceinline__ void ask(int (&d)[8], int place = 0, int offset = 0) {
+    qgen_wgmma_k32<2, fresh>(d, kOnes, kOnes, kOnes, kOnes, qgen_matrices<kTileBytes>(place), offset);
 }
 
 // y: before the wait, after it.
@@ -99,9 +99,9 @@ extern "C" __global__ void commits_late(uint32_t* y) {
     qgen_wgmma_wait<0>();
 }
 
-extern "C" __global__ void at(int place) {
+extern "C" __global__ void at(int place, int offset) {
     int d[8];
-    ask<true>(d, place);
+    ask<true>(d, place, offset);
     qgen_wgmma_commit();
     qgen_wgmma_wait<0>();
 }
