@@ -56,8 +56,8 @@ static const qgen_kernel kernels[] = {
     {"quantize_activation_q8_g32_iq4_nl_matrices__warp_block", "quantize_activation_q8_g32_iq4_nl_matrices__warp_block", "", 128, 0, 1, 4, 0, -1, 20}, /* 20 */
     {"mul_mat_iq4_nl_q8_g32_t32__wgmma_tiled_g2s2", "mul_mat_iq4_nl_q8_g32__wgmma_tiled", "q8_g32_u32_s32", 640, 214120, 128, 16, 32, 20, 21}, /* 21 */
     {"mul_mat_iq4_nl_q8_g32_t32__wgmma_tiled_g1s4", "mul_mat_iq4_nl_q8_g32__wgmma_tiled", "q8_g32_u32_s32", 640, 209096, 64, 16, 32, 20, 22}, /* 22 */
-    {"mul_mat_iq4_nl_q8_g32_t48__wgmma_tiled_g2s1", "mul_mat_iq4_nl_q8_g32__wgmma_tiled", "q8_g32_u32_s32", 384, 219752, 128, 16, 48, 20, 23}, /* 23 */
-    {"mul_mat_iq4_nl_q8_g32_t64__wgmma_tiled_g2s1", "mul_mat_iq4_nl_q8_g32__wgmma_tiled", "q8_g32_u32_s32", 384, 219192, 128, 16, 64, 20, 24}, /* 24 */
+    {"mul_mat_iq4_nl_q8_g32_t48__wgmma_tiled_g2s1", "mul_mat_iq4_nl_q8_g32__wgmma_tiled", "q8_g32_u32_s32", 384, 195176, 128, 16, 48, 20, 23}, /* 23 */
+    {"mul_mat_iq4_nl_q8_g32_t64__wgmma_tiled_g2s1", "mul_mat_iq4_nl_q8_g32__wgmma_tiled", "q8_g32_u32_s32", 384, 223320, 128, 16, 64, 20, 24}, /* 24 */
     {"quantize_activation_bf16_iq4_nl_fragments__warp_block", "quantize_activation_bf16_iq4_nl_fragments__warp_block", "", 128, 320, 1, 2, 0, -1, 25}, /* 25 */
     {"mul_mat_iq4_nl_bf16_t8__ksplit_mma_native_r1w8", "mul_mat_iq4_nl_bf16__ksplit_mma_native", "bf16_g32_s8", 256, 61200, 16, 2, 8, 25, 26}, /* 26 */
     {"mul_mat_iq4_nl_bf16_t16__ksplit_mma_native_r1w8", "mul_mat_iq4_nl_bf16__ksplit_mma_native", "bf16_g32_s8", 256, 66320, 16, 2, 16, 25, 27}, /* 27 */
@@ -89,8 +89,8 @@ static const qgen_kernel kernels[] = {
     {"quantize_activation_q8_g256_iq4_xs_matrices__warp_block", "quantize_activation_q8_g256_iq4_xs_matrices__warp_block", "", 128, 0, 1, 4, 0, -1, 53}, /* 53 */
     {"mul_mat_iq4_xs_q8_g256_t32__wgmma_tiled_g2s2", "mul_mat_iq4_xs_q8_g256__wgmma_tiled", "q8_g256_u256_s16", 640, 202824, 128, 16, 32, 53, 54}, /* 54 */
     {"mul_mat_iq4_xs_q8_g256_t32__wgmma_tiled_g1s4", "mul_mat_iq4_xs_q8_g256__wgmma_tiled", "q8_g256_u256_s16", 640, 204936, 64, 16, 32, 53, 55}, /* 55 */
-    {"mul_mat_iq4_xs_q8_g256_t48__wgmma_tiled_g2s1", "mul_mat_iq4_xs_q8_g256__wgmma_tiled", "q8_g256_u256_s16", 384, 220232, 128, 16, 48, 53, 56}, /* 56 */
-    {"mul_mat_iq4_xs_q8_g256_t64__wgmma_tiled_g2s1", "mul_mat_iq4_xs_q8_g256__wgmma_tiled", "q8_g256_u256_s16", 384, 200744, 128, 16, 64, 53, 57}, /* 57 */
+    {"mul_mat_iq4_xs_q8_g256_t48__wgmma_tiled_g2s1", "mul_mat_iq4_xs_q8_g256__wgmma_tiled", "q8_g256_u256_s16", 384, 226136, 128, 16, 48, 53, 56}, /* 56 */
+    {"mul_mat_iq4_xs_q8_g256_t64__wgmma_tiled_g2s1", "mul_mat_iq4_xs_q8_g256__wgmma_tiled", "q8_g256_u256_s16", 384, 202808, 128, 16, 64, 53, 57}, /* 57 */
     {"quantize_activation_bf16_iq4_xs_fragments__warp_block", "quantize_activation_bf16_iq4_xs_fragments__warp_block", "", 128, 2112, 1, 2, 0, -1, 58}, /* 58 */
     {"mul_mat_iq4_xs_bf16_t8__ksplit_mma_native_r1w8", "mul_mat_iq4_xs_bf16__ksplit_mma_native", "bf16_g32_s8", 256, 61200, 16, 8, 8, 58, 59}, /* 59 */
     {"mul_mat_iq4_xs_bf16_t16__ksplit_mma_native_r1w8", "mul_mat_iq4_xs_bf16__ksplit_mma_native", "bf16_g32_s8", 256, 66320, 16, 8, 16, 58, 60}, /* 60 */
@@ -124,8 +124,8 @@ static const qgen_kernel kernels[] = {
     {"quantize_activation_q8_g32_mxfp4_matrices__warp_block", "quantize_activation_q8_g32_mxfp4_matrices__warp_block", "", 128, 0, 1, 4, 0, -1, 88}, /* 88 */
     {"mul_mat_mxfp4_q8_g32_t32__wgmma_tiled_g2s2", "mul_mat_mxfp4_q8_g32__wgmma_tiled", "q8_g32_u32_s32", 640, 211048, 128, 16, 32, 88, 89}, /* 89 */
     {"mul_mat_mxfp4_q8_g32_t32__wgmma_tiled_g1s4", "mul_mat_mxfp4_q8_g32__wgmma_tiled", "q8_g32_u32_s32", 640, 206024, 64, 16, 32, 88, 90}, /* 90 */
-    {"mul_mat_mxfp4_q8_g32_t48__wgmma_tiled_g2s1", "mul_mat_mxfp4_q8_g32__wgmma_tiled", "q8_g32_u32_s32", 384, 216680, 128, 16, 48, 88, 91}, /* 91 */
-    {"mul_mat_mxfp4_q8_g32_t64__wgmma_tiled_g2s1", "mul_mat_mxfp4_q8_g32__wgmma_tiled", "q8_g32_u32_s32", 384, 217656, 128, 16, 64, 88, 92}, /* 92 */
+    {"mul_mat_mxfp4_q8_g32_t48__wgmma_tiled_g2s1", "mul_mat_mxfp4_q8_g32__wgmma_tiled", "q8_g32_u32_s32", 384, 192104, 128, 16, 48, 88, 91}, /* 91 */
+    {"mul_mat_mxfp4_q8_g32_t64__wgmma_tiled_g2s1", "mul_mat_mxfp4_q8_g32__wgmma_tiled", "q8_g32_u32_s32", 384, 220760, 128, 16, 64, 88, 92}, /* 92 */
     {"quantize_activation_bf16_mxfp4_fragments__warp_block", "quantize_activation_bf16_mxfp4_fragments__warp_block", "", 128, 320, 1, 2, 0, -1, 93}, /* 93 */
     {"mul_mat_mxfp4_bf16_t8__ksplit_mma_native_r1w8", "mul_mat_mxfp4_bf16__ksplit_mma_native", "bf16_g32_s8", 256, 61200, 16, 1, 8, 93, 94}, /* 94 */
     {"mul_mat_mxfp4_bf16_t16__ksplit_mma_native_r1w8", "mul_mat_mxfp4_bf16__ksplit_mma_native", "bf16_g32_s8", 256, 66320, 16, 1, 16, 93, 95}, /* 95 */
@@ -159,8 +159,8 @@ static const qgen_kernel kernels[] = {
     {"quantize_activation_q8_g32_nvfp4_matrices__warp_block", "quantize_activation_q8_g32_nvfp4_matrices__warp_block", "", 128, 0, 1, 4, 0, -1, 123}, /* 123 */
     {"mul_mat_nvfp4_q8_g32_t32__wgmma_tiled_g2s2", "mul_mat_nvfp4_q8_g32__wgmma_tiled", "q8_g32_u16_s32", 640, 214120, 128, 16, 32, 123, 124}, /* 124 */
     {"mul_mat_nvfp4_q8_g32_t32__wgmma_tiled_g1s4", "mul_mat_nvfp4_q8_g32__wgmma_tiled", "q8_g32_u16_s32", 640, 209096, 64, 16, 32, 123, 125}, /* 125 */
-    {"mul_mat_nvfp4_q8_g32_t48__wgmma_tiled_g2s1", "mul_mat_nvfp4_q8_g32__wgmma_tiled", "q8_g32_u16_s32", 384, 219752, 128, 16, 48, 123, 126}, /* 126 */
-    {"mul_mat_nvfp4_q8_g32_t64__wgmma_tiled_g2s1", "mul_mat_nvfp4_q8_g32__wgmma_tiled", "q8_g32_u16_s32", 384, 219192, 128, 16, 64, 123, 127}, /* 127 */
+    {"mul_mat_nvfp4_q8_g32_t48__wgmma_tiled_g2s1", "mul_mat_nvfp4_q8_g32__wgmma_tiled", "q8_g32_u16_s32", 384, 195176, 128, 16, 48, 123, 126}, /* 126 */
+    {"mul_mat_nvfp4_q8_g32_t64__wgmma_tiled_g2s1", "mul_mat_nvfp4_q8_g32__wgmma_tiled", "q8_g32_u16_s32", 384, 223320, 128, 16, 64, 123, 127}, /* 127 */
     {"quantize_activation_bf16_nvfp4_fragments__warp_block", "quantize_activation_bf16_nvfp4_fragments__warp_block", "", 128, 576, 1, 2, 0, -1, 128}, /* 128 */
     {"mul_mat_nvfp4_bf16_t8__ksplit_mma_native_r1w8", "mul_mat_nvfp4_bf16__ksplit_mma_native", "bf16_g16_s8", 256, 61200, 16, 4, 8, 128, 129}, /* 129 */
     {"mul_mat_nvfp4_bf16_t16__ksplit_mma_native_r1w8", "mul_mat_nvfp4_bf16__ksplit_mma_native", "bf16_g16_s8", 256, 66320, 16, 4, 16, 128, 130}, /* 130 */
@@ -194,8 +194,8 @@ static const qgen_kernel kernels[] = {
     {"quantize_activation_q8_g128_pq2_0_matrices__warp_block", "quantize_activation_q8_g128_pq2_0_matrices__warp_block", "", 128, 0, 1, 4, 0, -1, 158}, /* 158 */
     {"mul_mat_pq2_0_q8_g128_t32__wgmma_tiled_g2s2", "mul_mat_pq2_0_q8_g128__wgmma_tiled", "q8_g128_u128_s32", 640, 220840, 128, 16, 32, 158, 159}, /* 159 */
     {"mul_mat_pq2_0_q8_g128_t32__wgmma_tiled_g1s4", "mul_mat_pq2_0_q8_g128__wgmma_tiled", "q8_g128_u128_s32", 640, 207112, 64, 16, 32, 158, 160}, /* 160 */
-    {"mul_mat_pq2_0_q8_g128_t48__wgmma_tiled_g2s1", "mul_mat_pq2_0_q8_g128__wgmma_tiled", "q8_g128_u128_s32", 384, 190568, 128, 16, 48, 158, 161}, /* 161 */
-    {"mul_mat_pq2_0_q8_g128_t64__wgmma_tiled_g2s1", "mul_mat_pq2_0_q8_g128__wgmma_tiled", "q8_g128_u128_s32", 384, 231768, 128, 16, 64, 158, 162}, /* 162 */
+    {"mul_mat_pq2_0_q8_g128_t48__wgmma_tiled_g2s1", "mul_mat_pq2_0_q8_g128__wgmma_tiled", "q8_g128_u128_s32", 384, 165992, 128, 16, 48, 158, 161}, /* 161 */
+    {"mul_mat_pq2_0_q8_g128_t64__wgmma_tiled_g2s1", "mul_mat_pq2_0_q8_g128__wgmma_tiled", "q8_g128_u128_s32", 384, 212584, 128, 16, 64, 158, 162}, /* 162 */
     {"quantize_activation_bf16_pq2_0_fragments__warp_block", "quantize_activation_bf16_pq2_0_fragments__warp_block", "", 128, 1088, 1, 2, 0, -1, 163}, /* 163 */
     {"mul_mat_pq2_0_bf16_t8__ksplit_mma_native_r1w8", "mul_mat_pq2_0_bf16__ksplit_mma_native", "bf16_g128_s8", 256, 48144, 16, 2, 8, 163, 164}, /* 164 */
     {"mul_mat_pq2_0_bf16_t16__ksplit_mma_native_r1w8", "mul_mat_pq2_0_bf16__ksplit_mma_native", "bf16_g128_s8", 256, 53264, 16, 2, 16, 163, 165}, /* 165 */
@@ -229,8 +229,8 @@ static const qgen_kernel kernels[] = {
     {"quantize_activation_q8_g128_ptq1_0_matrices__warp_block", "quantize_activation_q8_g128_ptq1_0_matrices__warp_block", "", 128, 0, 1, 4, 0, -1, 193}, /* 193 */
     {"mul_mat_ptq1_0_q8_g128_t32__wgmma_tiled_g2s2", "mul_mat_ptq1_0_q8_g128__wgmma_tiled", "q8_g128_u128_s32", 640, 213128, 128, 16, 32, 193, 194}, /* 194 */
     {"mul_mat_ptq1_0_q8_g128_t32__wgmma_tiled_g1s4", "mul_mat_ptq1_0_q8_g128__wgmma_tiled", "q8_g128_u128_s32", 640, 199880, 64, 16, 32, 193, 195}, /* 195 */
-    {"mul_mat_ptq1_0_q8_g128_t48__wgmma_tiled_g2s1", "mul_mat_ptq1_0_q8_g128__wgmma_tiled", "q8_g128_u128_s32", 384, 204392, 128, 16, 48, 193, 196}, /* 196 */
-    {"mul_mat_ptq1_0_q8_g128_t64__wgmma_tiled_g2s1", "mul_mat_ptq1_0_q8_g128__wgmma_tiled", "q8_g128_u128_s32", 384, 231496, 128, 16, 64, 193, 197}, /* 197 */
+    {"mul_mat_ptq1_0_q8_g128_t48__wgmma_tiled_g2s1", "mul_mat_ptq1_0_q8_g128__wgmma_tiled", "q8_g128_u128_s32", 384, 179816, 128, 16, 48, 193, 196}, /* 196 */
+    {"mul_mat_ptq1_0_q8_g128_t64__wgmma_tiled_g2s1", "mul_mat_ptq1_0_q8_g128__wgmma_tiled", "q8_g128_u128_s32", 384, 215640, 128, 16, 64, 193, 197}, /* 197 */
     {"quantize_activation_bf16_ptq1_0_fragments__warp_block", "quantize_activation_bf16_ptq1_0_fragments__warp_block", "", 128, 1088, 1, 2, 0, -1, 198}, /* 198 */
     {"mul_mat_ptq1_0_bf16_t8__ksplit_mma_native_r1w8", "mul_mat_ptq1_0_bf16__ksplit_mma_native", "bf16_g128_s8", 256, 38928, 16, 4, 8, 198, 199}, /* 199 */
     {"mul_mat_ptq1_0_bf16_t16__ksplit_mma_native_r1w8", "mul_mat_ptq1_0_bf16__ksplit_mma_native", "bf16_g128_s8", 256, 44048, 16, 4, 16, 198, 200}, /* 200 */
@@ -264,8 +264,8 @@ static const qgen_kernel kernels[] = {
     {"quantize_activation_q8_g128_q1_0_matrices__warp_block", "quantize_activation_q8_g128_q1_0_matrices__warp_block", "", 128, 0, 1, 4, 0, -1, 228}, /* 228 */
     {"mul_mat_q1_0_q8_g128_t32__wgmma_tiled_g2s2", "mul_mat_q1_0_q8_g128__wgmma_tiled", "q8_g128_u128_s32", 640, 214216, 128, 16, 32, 228, 229}, /* 229 */
     {"mul_mat_q1_0_q8_g128_t32__wgmma_tiled_g1s4", "mul_mat_q1_0_q8_g128__wgmma_tiled", "q8_g128_u128_s32", 640, 213832, 64, 16, 32, 228, 230}, /* 230 */
-    {"mul_mat_q1_0_q8_g128_t48__wgmma_tiled_g2s1", "mul_mat_q1_0_q8_g128__wgmma_tiled", "q8_g128_u128_s32", 384, 178280, 128, 16, 48, 228, 231}, /* 231 */
-    {"mul_mat_q1_0_q8_g128_t64__wgmma_tiled_g2s1", "mul_mat_q1_0_q8_g128__wgmma_tiled", "q8_g128_u128_s32", 384, 221528, 128, 16, 64, 228, 232}, /* 232 */
+    {"mul_mat_q1_0_q8_g128_t48__wgmma_tiled_g2s1", "mul_mat_q1_0_q8_g128__wgmma_tiled", "q8_g128_u128_s32", 384, 153704, 128, 16, 48, 228, 231}, /* 231 */
+    {"mul_mat_q1_0_q8_g128_t64__wgmma_tiled_g2s1", "mul_mat_q1_0_q8_g128__wgmma_tiled", "q8_g128_u128_s32", 384, 200296, 128, 16, 64, 228, 232}, /* 232 */
     {"quantize_activation_bf16_q1_0_fragments__warp_block", "quantize_activation_bf16_q1_0_fragments__warp_block", "", 128, 1088, 1, 2, 0, -1, 233}, /* 233 */
     {"mul_mat_q1_0_bf16_t8__ksplit_mma_native_r1w8", "mul_mat_q1_0_bf16__ksplit_mma_native", "bf16_g128_s8", 256, 30736, 16, 2, 8, 233, 234}, /* 234 */
     {"mul_mat_q1_0_bf16_t16__ksplit_mma_native_r1w8", "mul_mat_q1_0_bf16__ksplit_mma_native", "bf16_g128_s8", 256, 35856, 16, 2, 16, 233, 235}, /* 235 */
@@ -299,8 +299,8 @@ static const qgen_kernel kernels[] = {
     {"quantize_activation_q8_g64_q2_0_matrices__warp_block", "quantize_activation_q8_g64_q2_0_matrices__warp_block", "", 128, 0, 1, 4, 0, -1, 263}, /* 263 */
     {"mul_mat_q2_0_q8_g64_t32__wgmma_tiled_g2s2", "mul_mat_q2_0_q8_g64__wgmma_tiled", "q8_g64_u64_s32", 640, 228520, 128, 16, 32, 263, 264}, /* 264 */
     {"mul_mat_q2_0_q8_g64_t32__wgmma_tiled_g1s4", "mul_mat_q2_0_q8_g64__wgmma_tiled", "q8_g64_u64_s32", 640, 217352, 64, 16, 32, 263, 265}, /* 265 */
-    {"mul_mat_q2_0_q8_g64_t48__wgmma_tiled_g2s1", "mul_mat_q2_0_q8_g64__wgmma_tiled", "q8_g64_u64_s32", 384, 196712, 128, 16, 48, 263, 266}, /* 266 */
-    {"mul_mat_q2_0_q8_g64_t64__wgmma_tiled_g2s1", "mul_mat_q2_0_q8_g64__wgmma_tiled", "q8_g64_u64_s32", 384, 223304, 128, 16, 64, 263, 267}, /* 267 */
+    {"mul_mat_q2_0_q8_g64_t48__wgmma_tiled_g2s1", "mul_mat_q2_0_q8_g64__wgmma_tiled", "q8_g64_u64_s32", 384, 172136, 128, 16, 48, 263, 266}, /* 266 */
+    {"mul_mat_q2_0_q8_g64_t64__wgmma_tiled_g2s1", "mul_mat_q2_0_q8_g64__wgmma_tiled", "q8_g64_u64_s32", 384, 220264, 128, 16, 64, 263, 267}, /* 267 */
     {"quantize_activation_bf16_q2_0_fragments__warp_block", "quantize_activation_bf16_q2_0_fragments__warp_block", "", 128, 576, 1, 2, 0, -1, 268}, /* 268 */
     {"mul_mat_q2_0_bf16_t8__ksplit_mma_native_r1w8", "mul_mat_q2_0_bf16__ksplit_mma_native", "bf16_g64_s8", 256, 47120, 16, 2, 8, 268, 269}, /* 269 */
     {"mul_mat_q2_0_bf16_t16__ksplit_mma_native_r1w8", "mul_mat_q2_0_bf16__ksplit_mma_native", "bf16_g64_s8", 256, 52240, 16, 2, 16, 268, 270}, /* 270 */
@@ -333,8 +333,8 @@ static const qgen_kernel kernels[] = {
     {"mul_mat_q2_k_q8_g256_t16__wgmma_tiled_g2s2", "mul_mat_q2_k_q8_g256__wgmma_tiled", "q8_g256_u256_s16", 640, 205480, 128, 16, 16, 296, 297}, /* 297 */
     {"mul_mat_q2_k_q8_g256_t32__wgmma_tiled_g2s2", "mul_mat_q2_k_q8_g256__wgmma_tiled", "q8_g256_u256_s16", 640, 221288, 128, 16, 32, 296, 298}, /* 298 */
     {"mul_mat_q2_k_q8_g256_t32__wgmma_tiled_g1s4", "mul_mat_q2_k_q8_g256__wgmma_tiled", "q8_g256_u256_s16", 640, 186504, 64, 16, 32, 296, 299}, /* 299 */
-    {"mul_mat_q2_k_q8_g256_t48__wgmma_tiled_g2s1", "mul_mat_q2_k_q8_g256__wgmma_tiled", "q8_g256_u256_s16", 384, 225112, 128, 16, 48, 296, 300}, /* 300 */
-    {"mul_mat_q2_k_q8_g256_t64__wgmma_tiled_g2s1", "mul_mat_q2_k_q8_g256__wgmma_tiled", "q8_g256_u256_s16", 384, 221752, 128, 16, 64, 296, 301}, /* 301 */
+    {"mul_mat_q2_k_q8_g256_t48__wgmma_tiled_g2s1", "mul_mat_q2_k_q8_g256__wgmma_tiled", "q8_g256_u256_s16", 384, 225896, 128, 16, 48, 296, 300}, /* 300 */
+    {"mul_mat_q2_k_q8_g256_t64__wgmma_tiled_g2s1", "mul_mat_q2_k_q8_g256__wgmma_tiled", "q8_g256_u256_s16", 384, 219208, 128, 16, 64, 296, 301}, /* 301 */
     {"quantize_activation_bf16_q2_k_fragments__warp_block", "quantize_activation_bf16_q2_k_fragments__warp_block", "", 128, 2112, 1, 2, 0, -1, 302}, /* 302 */
     {"mul_mat_q2_k_bf16_t8__ksplit_mma_native_r1w8", "mul_mat_q2_k_bf16__ksplit_mma_native", "bf16_g16_s8", 256, 55312, 16, 4, 8, 302, 303}, /* 303 */
     {"mul_mat_q2_k_bf16_t16__ksplit_mma_native_r1w8", "mul_mat_q2_k_bf16__ksplit_mma_native", "bf16_g16_s8", 256, 60432, 16, 4, 16, 302, 304}, /* 304 */
@@ -366,8 +366,8 @@ static const qgen_kernel kernels[] = {
     {"quantize_activation_q8_g256_q3_k_matrices__warp_block", "quantize_activation_q8_g256_q3_k_matrices__warp_block", "", 128, 0, 1, 4, 0, -1, 330}, /* 330 */
     {"mul_mat_q3_k_q8_g256_t32__wgmma_tiled_g2s2", "mul_mat_q3_k_q8_g256__wgmma_tiled", "q8_g256_u256_s16", 640, 193608, 128, 16, 32, 330, 331}, /* 331 */
     {"mul_mat_q3_k_q8_g256_t32__wgmma_tiled_g1s4", "mul_mat_q3_k_q8_g256__wgmma_tiled", "q8_g256_u256_s16", 640, 199816, 64, 16, 32, 330, 332}, /* 332 */
-    {"mul_mat_q3_k_q8_g256_t48__wgmma_tiled_g2s1", "mul_mat_q3_k_q8_g256__wgmma_tiled", "q8_g256_u256_s16", 384, 213064, 128, 16, 48, 330, 333}, /* 333 */
-    {"mul_mat_q3_k_q8_g256_t64__wgmma_tiled_g2s1", "mul_mat_q3_k_q8_g256__wgmma_tiled", "q8_g256_u256_s16", 384, 231736, 128, 16, 64, 330, 334}, /* 334 */
+    {"mul_mat_q3_k_q8_g256_t48__wgmma_tiled_g2s1", "mul_mat_q3_k_q8_g256__wgmma_tiled", "q8_g256_u256_s16", 384, 217176, 128, 16, 48, 330, 333}, /* 333 */
+    {"mul_mat_q3_k_q8_g256_t64__wgmma_tiled_g2s1", "mul_mat_q3_k_q8_g256__wgmma_tiled", "q8_g256_u256_s16", 384, 198968, 128, 16, 64, 330, 334}, /* 334 */
     {"quantize_activation_bf16_q3_k_fragments__warp_block", "quantize_activation_bf16_q3_k_fragments__warp_block", "", 128, 2112, 1, 2, 0, -1, 335}, /* 335 */
     {"mul_mat_q3_k_bf16_t8__ksplit_mma_native_r1w8", "mul_mat_q3_k_bf16__ksplit_mma_native", "bf16_g16_s8", 256, 48912, 16, 2, 8, 335, 336}, /* 336 */
     {"mul_mat_q3_k_bf16_t16__ksplit_mma_native_r1w8", "mul_mat_q3_k_bf16__ksplit_mma_native", "bf16_g16_s8", 256, 54032, 16, 2, 16, 335, 337}, /* 337 */
@@ -445,8 +445,8 @@ static const qgen_kernel kernels[] = {
     {"quantize_activation_q8_g32_q4_1_matrices__warp_block", "quantize_activation_q8_g32_q4_1_matrices__warp_block", "", 128, 0, 1, 4, 0, -1, 409}, /* 409 */
     {"mul_mat_q4_1_q8_g32_t32__wgmma_tiled_g2s2", "mul_mat_q4_1_q8_g32__wgmma_tiled", "q8_g32_u32_s32", 640, 223336, 128, 16, 32, 409, 410}, /* 410 */
     {"mul_mat_q4_1_q8_g32_t32__wgmma_tiled_g1s4", "mul_mat_q4_1_q8_g32__wgmma_tiled", "q8_g32_u32_s32", 640, 221384, 64, 16, 32, 409, 411}, /* 411 */
-    {"mul_mat_q4_1_q8_g32_t48__wgmma_tiled_g2s1", "mul_mat_q4_1_q8_g32__wgmma_tiled", "q8_g32_u32_s32", 384, 230504, 128, 16, 48, 409, 412}, /* 412 */
-    {"mul_mat_q4_1_q8_g32_t64__wgmma_tiled_g2s1", "mul_mat_q4_1_q8_g32__wgmma_tiled", "q8_g32_u32_s32", 384, 225336, 128, 16, 64, 409, 413}, /* 413 */
+    {"mul_mat_q4_1_q8_g32_t48__wgmma_tiled_g2s1", "mul_mat_q4_1_q8_g32__wgmma_tiled", "q8_g32_u32_s32", 384, 205928, 128, 16, 48, 409, 412}, /* 412 */
+    {"mul_mat_q4_1_q8_g32_t64__wgmma_tiled_g2s1", "mul_mat_q4_1_q8_g32__wgmma_tiled", "q8_g32_u32_s32", 384, 213064, 128, 16, 64, 409, 413}, /* 413 */
     {"quantize_activation_bf16_q4_1_fragments__warp_block", "quantize_activation_bf16_q4_1_fragments__warp_block", "", 128, 320, 1, 2, 0, -1, 414}, /* 414 */
     {"mul_mat_q4_1_bf16_t8__ksplit_mma_native_r1w8", "mul_mat_q4_1_bf16__ksplit_mma_native", "bf16_g32_s8", 256, 46608, 16, 4, 8, 414, 415}, /* 415 */
     {"mul_mat_q4_1_bf16_t16__ksplit_mma_native_r1w8", "mul_mat_q4_1_bf16__ksplit_mma_native", "bf16_g32_s8", 256, 51728, 16, 4, 16, 414, 416}, /* 416 */
@@ -481,8 +481,8 @@ static const qgen_kernel kernels[] = {
     {"mul_mat_q4_k_q8_g256_t16__wgmma_tiled_g1s4", "mul_mat_q4_k_q8_g256__wgmma_tiled", "q8_g256_u256_s16", 640, 201928, 64, 16, 16, 443, 445}, /* 445 */
     {"mul_mat_q4_k_q8_g256_t32__wgmma_tiled_g2s2", "mul_mat_q4_k_q8_g256__wgmma_tiled", "q8_g256_u256_s16", 640, 211016, 128, 16, 32, 443, 446}, /* 446 */
     {"mul_mat_q4_k_q8_g256_t32__wgmma_tiled_g1s4", "mul_mat_q4_k_q8_g256__wgmma_tiled", "q8_g256_u256_s16", 640, 217224, 64, 16, 32, 443, 447}, /* 447 */
-    {"mul_mat_q4_k_q8_g256_t48__wgmma_tiled_g2s1", "mul_mat_q4_k_q8_g256__wgmma_tiled", "q8_g256_u256_s16", 384, 230472, 128, 16, 48, 443, 448}, /* 448 */
-    {"mul_mat_q4_k_q8_g256_t64__wgmma_tiled_g2s1", "mul_mat_q4_k_q8_g256__wgmma_tiled", "q8_g256_u256_s16", 384, 206888, 128, 16, 64, 443, 449}, /* 449 */
+    {"mul_mat_q4_k_q8_g256_t48__wgmma_tiled_g2s1", "mul_mat_q4_k_q8_g256__wgmma_tiled", "q8_g256_u256_s16", 384, 205896, 128, 16, 48, 443, 448}, /* 448 */
+    {"mul_mat_q4_k_q8_g256_t64__wgmma_tiled_g2s1", "mul_mat_q4_k_q8_g256__wgmma_tiled", "q8_g256_u256_s16", 384, 212024, 128, 16, 64, 443, 449}, /* 449 */
     {"quantize_activation_bf16_q4_k_fragments__warp_block", "quantize_activation_bf16_q4_k_fragments__warp_block", "", 128, 2112, 1, 2, 0, -1, 450}, /* 450 */
     {"mul_mat_q4_k_bf16_t8__ksplit_mma_native_r1w8", "mul_mat_q4_k_bf16__ksplit_mma_native", "bf16_g32_s8", 256, 61968, 16, 16, 8, 450, 451}, /* 451 */
     {"mul_mat_q4_k_bf16_t16__ksplit_mma_native_r1w8", "mul_mat_q4_k_bf16__ksplit_mma_native", "bf16_g32_s8", 256, 67088, 16, 16, 16, 450, 452}, /* 452 */
@@ -529,8 +529,8 @@ static const qgen_kernel kernels[] = {
     {"quantize_activation_q8_g32_q5_0_matrices__warp_block", "quantize_activation_q8_g32_q5_0_matrices__warp_block", "", 128, 0, 1, 4, 0, -1, 493}, /* 493 */
     {"mul_mat_q5_0_q8_g32_t32__wgmma_tiled_g2s2", "mul_mat_q5_0_q8_g32__wgmma_tiled", "q8_g32_u32_s32", 640, 198728, 128, 16, 32, 493, 494}, /* 494 */
     {"mul_mat_q5_0_q8_g32_t32__wgmma_tiled_g1s4", "mul_mat_q5_0_q8_g32__wgmma_tiled", "q8_g32_u32_s32", 640, 188552, 64, 16, 32, 493, 495}, /* 495 */
-    {"mul_mat_q5_0_q8_g32_t48__wgmma_tiled_g2s1", "mul_mat_q5_0_q8_g32__wgmma_tiled", "q8_g32_u32_s32", 384, 221528, 128, 16, 48, 493, 496}, /* 496 */
-    {"mul_mat_q5_0_q8_g32_t64__wgmma_tiled_g2s1", "mul_mat_q5_0_q8_g32__wgmma_tiled", "q8_g32_u32_s32", 384, 231480, 128, 16, 64, 493, 497}, /* 497 */
+    {"mul_mat_q5_0_q8_g32_t48__wgmma_tiled_g2s1", "mul_mat_q5_0_q8_g32__wgmma_tiled", "q8_g32_u32_s32", 384, 216680, 128, 16, 48, 493, 496}, /* 496 */
+    {"mul_mat_q5_0_q8_g32_t64__wgmma_tiled_g2s1", "mul_mat_q5_0_q8_g32__wgmma_tiled", "q8_g32_u32_s32", 384, 221256, 128, 16, 64, 493, 497}, /* 497 */
     {"quantize_activation_bf16_q5_0_fragments__warp_block", "quantize_activation_bf16_q5_0_fragments__warp_block", "", 128, 320, 1, 2, 0, -1, 498}, /* 498 */
     {"mul_mat_q5_0_bf16_t8__ksplit_mma_native_r1w8", "mul_mat_q5_0_bf16__ksplit_mma_native", "bf16_g32_s8", 256, 50704, 16, 2, 8, 498, 499}, /* 499 */
     {"mul_mat_q5_0_bf16_t16__ksplit_mma_native_r1w8", "mul_mat_q5_0_bf16__ksplit_mma_native", "bf16_g32_s8", 256, 55824, 16, 2, 16, 498, 500}, /* 500 */
@@ -563,8 +563,8 @@ static const qgen_kernel kernels[] = {
     {"quantize_activation_q8_g32_q5_1_matrices__warp_block", "quantize_activation_q8_g32_q5_1_matrices__warp_block", "", 128, 0, 1, 4, 0, -1, 527}, /* 527 */
     {"mul_mat_q5_1_q8_g32_t32__wgmma_tiled_g2s2", "mul_mat_q5_1_q8_g32__wgmma_tiled", "q8_g32_u32_s32", 640, 200776, 128, 16, 32, 527, 528}, /* 528 */
     {"mul_mat_q5_1_q8_g32_t32__wgmma_tiled_g1s4", "mul_mat_q5_1_q8_g32__wgmma_tiled", "q8_g32_u32_s32", 640, 188552, 64, 16, 32, 527, 529}, /* 529 */
-    {"mul_mat_q5_1_q8_g32_t48__wgmma_tiled_g2s1", "mul_mat_q5_1_q8_g32__wgmma_tiled", "q8_g32_u32_s32", 384, 222808, 128, 16, 48, 527, 530}, /* 530 */
-    {"mul_mat_q5_1_q8_g32_t64__wgmma_tiled_g2s1", "mul_mat_q5_1_q8_g32__wgmma_tiled", "q8_g32_u32_s32", 384, 231480, 128, 16, 64, 527, 531}, /* 531 */
+    {"mul_mat_q5_1_q8_g32_t48__wgmma_tiled_g2s1", "mul_mat_q5_1_q8_g32__wgmma_tiled", "q8_g32_u32_s32", 384, 218216, 128, 16, 48, 527, 530}, /* 530 */
+    {"mul_mat_q5_1_q8_g32_t64__wgmma_tiled_g2s1", "mul_mat_q5_1_q8_g32__wgmma_tiled", "q8_g32_u32_s32", 384, 221256, 128, 16, 64, 527, 531}, /* 531 */
     {"quantize_activation_bf16_q5_1_fragments__warp_block", "quantize_activation_bf16_q5_1_fragments__warp_block", "", 128, 320, 1, 2, 0, -1, 532}, /* 532 */
     {"mul_mat_q5_1_bf16_t8__ksplit_mma_native_r1w8", "mul_mat_q5_1_bf16__ksplit_mma_native", "bf16_g32_s8", 256, 54800, 16, 8, 8, 532, 533}, /* 533 */
     {"mul_mat_q5_1_bf16_t16__ksplit_mma_native_r1w8", "mul_mat_q5_1_bf16__ksplit_mma_native", "bf16_g32_s8", 256, 59920, 16, 8, 16, 532, 534}, /* 534 */
@@ -597,9 +597,9 @@ static const qgen_kernel kernels[] = {
     {"quantize_activation_q8_g256_q5_k_matrices__warp_block", "quantize_activation_q8_g256_q5_k_matrices__warp_block", "", 128, 0, 1, 4, 0, -1, 561}, /* 561 */
     {"mul_mat_q5_k_q8_g256_t16__wgmma_tiled_g2s2", "mul_mat_q5_k_q8_g256__wgmma_tiled", "q8_g256_u256_s16", 640, 213608, 128, 16, 16, 561, 562}, /* 562 */
     {"mul_mat_q5_k_q8_g256_t32__wgmma_tiled_g2s2", "mul_mat_q5_k_q8_g256__wgmma_tiled", "q8_g256_u256_s16", 640, 227400, 128, 16, 32, 561, 563}, /* 563 */
-    {"mul_mat_q5_k_q8_g256_t32__wgmma_tiled_g1s2", "mul_mat_q5_k_q8_g256__wgmma_tiled", "q8_g256_u256_s16", 384, 217224, 64, 16, 32, 561, 564}, /* 564 */
-    {"mul_mat_q5_k_q8_g256_t48__wgmma_tiled_g2s1", "mul_mat_q5_k_q8_g256__wgmma_tiled", "q8_g256_u256_s16", 384, 209720, 128, 16, 48, 561, 565}, /* 565 */
-    {"mul_mat_q5_k_q8_g256_t64__wgmma_tiled_g2s1", "mul_mat_q5_k_q8_g256__wgmma_tiled", "q8_g256_u256_s16", 384, 215080, 128, 16, 64, 561, 566}, /* 566 */
+    {"mul_mat_q5_k_q8_g256_t32__wgmma_tiled_g1s2", "mul_mat_q5_k_q8_g256__wgmma_tiled", "q8_g256_u256_s16", 384, 200840, 64, 16, 32, 561, 564}, /* 564 */
+    {"mul_mat_q5_k_q8_g256_t48__wgmma_tiled_g2s1", "mul_mat_q5_k_q8_g256__wgmma_tiled", "q8_g256_u256_s16", 384, 222280, 128, 16, 48, 561, 565}, /* 565 */
+    {"mul_mat_q5_k_q8_g256_t64__wgmma_tiled_g2s1", "mul_mat_q5_k_q8_g256__wgmma_tiled", "q8_g256_u256_s16", 384, 224312, 128, 16, 64, 561, 566}, /* 566 */
     {"quantize_activation_bf16_q5_k_fragments__warp_block", "quantize_activation_bf16_q5_k_fragments__warp_block", "", 128, 2112, 1, 2, 0, -1, 567}, /* 567 */
     {"mul_mat_q5_k_bf16_t8__ksplit_mma_native_r1w8", "mul_mat_q5_k_bf16__ksplit_mma_native", "bf16_g32_s8", 256, 51216, 16, 16, 8, 567, 568}, /* 568 */
     {"mul_mat_q5_k_bf16_t16__ksplit_mma_native_r1w8", "mul_mat_q5_k_bf16__ksplit_mma_native", "bf16_g32_s8", 256, 56336, 16, 16, 16, 567, 569}, /* 569 */
@@ -644,10 +644,10 @@ static const qgen_kernel kernels[] = {
     {"quantize_activation_q8_g256_q6_k_matrices__warp_block", "quantize_activation_q8_g256_q6_k_matrices__warp_block", "", 128, 0, 1, 4, 0, -1, 608}, /* 608 */
     {"mul_mat_q6_k_q8_g256_t16__wgmma_tiled_g2s2", "mul_mat_q6_k_q8_g256__wgmma_tiled", "q8_g256_u256_s16", 640, 176200, 128, 16, 16, 608, 609}, /* 609 */
     {"mul_mat_q6_k_q8_g256_t16__wgmma_tiled_g1s4", "mul_mat_q6_k_q8_g256__wgmma_tiled", "q8_g256_u256_s16", 640, 179336, 64, 16, 16, 608, 610}, /* 610 */
-    {"mul_mat_q6_k_q8_g256_t32__wgmma_tiled_g2s1", "mul_mat_q6_k_q8_g256__wgmma_tiled", "q8_g256_u256_s16", 384, 212040, 128, 16, 32, 608, 611}, /* 611 */
-    {"mul_mat_q6_k_q8_g256_t32__wgmma_tiled_g1s2", "mul_mat_q6_k_q8_g256__wgmma_tiled", "q8_g256_u256_s16", 384, 188264, 64, 16, 32, 608, 612}, /* 612 */
-    {"mul_mat_q6_k_q8_g256_t48__wgmma_tiled_g2s1", "mul_mat_q6_k_q8_g256__wgmma_tiled", "q8_g256_u256_s16", 384, 222776, 128, 16, 48, 608, 613}, /* 613 */
-    {"mul_mat_q6_k_q8_g256_t64__wgmma_tiled_g2s1", "mul_mat_q6_k_q8_g256__wgmma_tiled", "q8_g256_u256_s16", 384, 223784, 128, 16, 64, 608, 614}, /* 614 */
+    {"mul_mat_q6_k_q8_g256_t32__wgmma_tiled_g2s1", "mul_mat_q6_k_q8_g256__wgmma_tiled", "q8_g256_u256_s16", 384, 232280, 128, 16, 32, 608, 611}, /* 611 */
+    {"mul_mat_q6_k_q8_g256_t32__wgmma_tiled_g1s2", "mul_mat_q6_k_q8_g256__wgmma_tiled", "q8_g256_u256_s16", 384, 218248, 64, 16, 32, 608, 612}, /* 612 */
+    {"mul_mat_q6_k_q8_g256_t48__wgmma_tiled_g2s1", "mul_mat_q6_k_q8_g256__wgmma_tiled", "q8_g256_u256_s16", 384, 198200, 128, 16, 48, 608, 613}, /* 613 */
+    {"mul_mat_q6_k_q8_g256_t64__wgmma_tiled_g2s1", "mul_mat_q6_k_q8_g256__wgmma_tiled", "q8_g256_u256_s16", 384, 191016, 128, 16, 64, 608, 614}, /* 614 */
     {"quantize_activation_bf16_q6_k_fragments__warp_block", "quantize_activation_bf16_q6_k_fragments__warp_block", "", 128, 2112, 1, 2, 0, -1, 615}, /* 615 */
     {"mul_mat_q6_k_bf16_t8__ksplit_mma_native_r1w8", "mul_mat_q6_k_bf16__ksplit_mma_native", "bf16_g16_s8", 256, 62992, 16, 2, 8, 615, 616}, /* 616 */
     {"mul_mat_q6_k_bf16_t16__ksplit_mma_native_r1w8", "mul_mat_q6_k_bf16__ksplit_mma_native", "bf16_g16_s8", 256, 68112, 16, 2, 16, 615, 617}, /* 617 */
@@ -681,8 +681,8 @@ static const qgen_kernel kernels[] = {
     {"mul_mat_q8_0_q8_g32_t16__wgmma_tiled_g1s4", "mul_mat_q8_0_q8_g32__wgmma_tiled", "q8_g32_u32_s32", 640, 225544, 64, 16, 16, 643, 645}, /* 645 */
     {"mul_mat_q8_0_q8_g32_t32__wgmma_tiled_g2s2", "mul_mat_q8_0_q8_g32__wgmma_tiled", "q8_g32_u32_s32", 640, 219208, 128, 16, 32, 643, 646}, /* 646 */
     {"mul_mat_q8_0_q8_g32_t32__wgmma_tiled_g1s4", "mul_mat_q8_0_q8_g32__wgmma_tiled", "q8_g32_u32_s32", 640, 204936, 64, 16, 32, 643, 647}, /* 647 */
-    {"mul_mat_q8_0_q8_g32_t48__wgmma_tiled_g2s1", "mul_mat_q8_0_q8_g32__wgmma_tiled", "q8_g32_u32_s32", 384, 220232, 128, 16, 48, 643, 648}, /* 648 */
-    {"mul_mat_q8_0_q8_g32_t64__wgmma_tiled_g2s1", "mul_mat_q8_0_q8_g32__wgmma_tiled", "q8_g32_u32_s32", 384, 217128, 128, 16, 64, 643, 649}, /* 649 */
+    {"mul_mat_q8_0_q8_g32_t48__wgmma_tiled_g2s1", "mul_mat_q8_0_q8_g32__wgmma_tiled", "q8_g32_u32_s32", 384, 219992, 128, 16, 48, 643, 648}, /* 648 */
+    {"mul_mat_q8_0_q8_g32_t64__wgmma_tiled_g2s1", "mul_mat_q8_0_q8_g32__wgmma_tiled", "q8_g32_u32_s32", 384, 211000, 128, 16, 64, 643, 649}, /* 649 */
     {"quantize_activation_bf16_q8_0_fragments__warp_block", "quantize_activation_bf16_q8_0_fragments__warp_block", "", 128, 320, 1, 2, 0, -1, 650}, /* 650 */
     {"mul_mat_q8_0_bf16_t8__ksplit_mma_native_r1w8", "mul_mat_q8_0_bf16__ksplit_mma_native", "bf16_g32_s8", 256, 75792, 16, 2, 8, 650, 651}, /* 651 */
     {"mul_mat_q8_0_bf16_t16__ksplit_mma_native_r1w8", "mul_mat_q8_0_bf16__ksplit_mma_native", "bf16_g32_s8", 256, 80912, 16, 2, 16, 650, 652}, /* 652 */
@@ -713,8 +713,8 @@ static const qgen_kernel kernels[] = {
     {"quantize_activation_q8_g256_tq1_0_matrices__warp_block", "quantize_activation_q8_g256_tq1_0_matrices__warp_block", "", 128, 0, 1, 4, 0, -1, 677}, /* 677 */
     {"mul_mat_tq1_0_q8_g256_t32__wgmma_tiled_g2s2", "mul_mat_tq1_0_q8_g256__wgmma_tiled", "q8_g256_u256_s16", 640, 223368, 128, 16, 32, 677, 678}, /* 678 */
     {"mul_mat_tq1_0_q8_g256_t32__wgmma_tiled_g1s4", "mul_mat_tq1_0_q8_g256__wgmma_tiled", "q8_g256_u256_s16", 640, 211656, 64, 16, 32, 677, 679}, /* 679 */
-    {"mul_mat_tq1_0_q8_g256_t48__wgmma_tiled_g2s1", "mul_mat_tq1_0_q8_g256__wgmma_tiled", "q8_g256_u256_s16", 384, 218216, 128, 16, 48, 677, 680}, /* 680 */
-    {"mul_mat_tq1_0_q8_g256_t64__wgmma_tiled_g2s1", "mul_mat_tq1_0_q8_g256__wgmma_tiled", "q8_g256_u256_s16", 384, 228424, 128, 16, 64, 677, 681}, /* 681 */
+    {"mul_mat_tq1_0_q8_g256_t48__wgmma_tiled_g2s1", "mul_mat_tq1_0_q8_g256__wgmma_tiled", "q8_g256_u256_s16", 384, 193640, 128, 16, 48, 677, 680}, /* 680 */
+    {"mul_mat_tq1_0_q8_g256_t64__wgmma_tiled_g2s1", "mul_mat_tq1_0_q8_g256__wgmma_tiled", "q8_g256_u256_s16", 384, 219992, 128, 16, 64, 677, 681}, /* 681 */
     {"quantize_activation_bf16_tq1_0_fragments__warp_block", "quantize_activation_bf16_tq1_0_fragments__warp_block", "", 128, 2112, 1, 2, 0, -1, 682}, /* 682 */
     {"mul_mat_tq1_0_bf16_t8__ksplit_mma_native_r1w8", "mul_mat_tq1_0_bf16__ksplit_mma_native", "bf16_g256_s8", 256, 40976, 16, 2, 8, 682, 683}, /* 683 */
     {"mul_mat_tq1_0_bf16_t16__ksplit_mma_native_r1w8", "mul_mat_tq1_0_bf16__ksplit_mma_native", "bf16_g256_s8", 256, 46096, 16, 2, 16, 682, 684}, /* 684 */
@@ -747,8 +747,8 @@ static const qgen_kernel kernels[] = {
     {"quantize_activation_q8_g256_tq2_0_matrices__warp_block", "quantize_activation_q8_g256_tq2_0_matrices__warp_block", "", 128, 0, 1, 4, 0, -1, 711}, /* 711 */
     {"mul_mat_tq2_0_q8_g256_t32__wgmma_tiled_g2s2", "mul_mat_tq2_0_q8_g256__wgmma_tiled", "q8_g256_u256_s16", 640, 201320, 128, 16, 32, 711, 712}, /* 712 */
     {"mul_mat_tq2_0_q8_g256_t32__wgmma_tiled_g1s4", "mul_mat_tq2_0_q8_g256__wgmma_tiled", "q8_g256_u256_s16", 640, 220872, 64, 16, 32, 711, 713}, /* 713 */
-    {"mul_mat_tq2_0_q8_g256_t48__wgmma_tiled_g2s1", "mul_mat_tq2_0_q8_g256__wgmma_tiled", "q8_g256_u256_s16", 384, 227432, 128, 16, 48, 711, 714}, /* 714 */
-    {"mul_mat_tq2_0_q8_g256_t64__wgmma_tiled_g2s1", "mul_mat_tq2_0_q8_g256__wgmma_tiled", "q8_g256_u256_s16", 384, 208696, 128, 16, 64, 711, 715}, /* 715 */
+    {"mul_mat_tq2_0_q8_g256_t48__wgmma_tiled_g2s1", "mul_mat_tq2_0_q8_g256__wgmma_tiled", "q8_g256_u256_s16", 384, 202856, 128, 16, 48, 711, 714}, /* 714 */
+    {"mul_mat_tq2_0_q8_g256_t64__wgmma_tiled_g2s1", "mul_mat_tq2_0_q8_g256__wgmma_tiled", "q8_g256_u256_s16", 384, 227672, 128, 16, 64, 711, 715}, /* 715 */
     {"quantize_activation_bf16_tq2_0_fragments__warp_block", "quantize_activation_bf16_tq2_0_fragments__warp_block", "", 128, 2112, 1, 2, 0, -1, 716}, /* 716 */
     {"mul_mat_tq2_0_bf16_t8__ksplit_mma_native_r1w8", "mul_mat_tq2_0_bf16__ksplit_mma_native", "bf16_g256_s8", 256, 42000, 16, 2, 8, 716, 717}, /* 717 */
     {"mul_mat_tq2_0_bf16_t16__ksplit_mma_native_r1w8", "mul_mat_tq2_0_bf16__ksplit_mma_native", "bf16_g256_s8", 256, 47120, 16, 2, 16, 716, 718}, /* 718 */

@@ -4,10 +4,16 @@
 
 #include "qgen_tiles.cuh"
 
+// Of a power of two.
+__device__ constexpr int qgen_log2(int n) { return n > 1 ? 1 + qgen_log2(n / 2) : 0; }
+
 // Groups of rows, and in each the bundles of the slices that are `part` modulo split, slice by slice in the order in which
 // halving adds them: those first whose numbers differ in the highest bit.
 template <int split, int slices>
 struct qgen_walk {
+    static constexpr int parts = slices / split, bits = qgen_log2(parts);  // slices of a part
+    static_assert(parts >= 2 && split << bits == slices, "powers of two, and no part with one slice alone");
+
     int part, group, number = 0, bundle;
 
     // At the first bundle; behind the last group where there is none.
@@ -17,7 +23,6 @@ struct qgen_walk {
 
     // Of the number-th slice of part 0; those of the other parts follow it.
     static __device__ __forceinline__ int slice_of(int number) {
-        constexpr int bits = slices / split == 32 ? 5 : slices / split == 16 ? 4 : slices / split == 8 ? 3 : 2;
         return (int)(__brev((unsigned)number) >> (32 - bits)) * split;
     }
 
@@ -30,31 +35,44 @@ struct qgen_walk {
 private:
     __device__ __forceinline__ void skip(int end, int bundles) {
         while (bundle >= bundles && group < end) {
-            if (++number == slices / split) number = 0, ++group;
+            if (++number == parts) number = 0, ++group;
             bundle = slice_of(number) + part;
         }
     }
 };
 
 // Sums of a thread that wait for their partners, by level of the halving, in shared memory from byte `at` on.
-template <int column_tiles, int warps, int parts, int split>
+// kept: those of the first level, which wait for the very next slice, stay in registers
+template <int column_tiles, int warps, int parts, int split, bool kept>
 struct qgen_pending {
-    static constexpr int level_bytes = 512 * column_tiles * warps;
-    static constexpr int levels = parts == 32 ? 5 : parts == 16 ? 4 : parts == 8 ? 3 : parts == 4 ? 2 : 1;
-    static constexpr int bytes = levels * level_bytes;
+    static_assert(parts >= 2 && 1 << qgen_log2(parts) == parts, "a power of two, and more than one slice");
+    static constexpr int level_bytes = 512 * column_tiles * warps, first_level = kept ? 1 : 0;
+    static constexpr int levels = qgen_log2(parts) - first_level;
+    // Parts are added in the place of the lowest level.
+    static constexpr int bytes = (levels == 0 && split > 1 ? 1 : levels) * level_bytes;
 
     int at;
     uint64_t* exchange;  // all threads of the warps arrive at it
     uint32_t round = 0;
+    float even[kept ? 4 * column_tiles : 1];  // sum of the even slice before
 
     __device__ __forceinline__ qgen_pending(int at, uint64_t* exchange) : at(at + 16 * (int)threadIdx.x), exchange(exchange) {}
 
     // `sum` is that of slice number i: it takes what it can be added to, and waits in its turn unless it is the last.
-    __device__ __forceinline__ void add(float (&sum)[4 * column_tiles], int i) const {
-        int level = 0;
+    __device__ __forceinline__ void add(float (&sum)[4 * column_tiles], int i) {
+        if constexpr (kept) {
+            if (i % 2 == 0) {
+#pragma unroll
+                for (int j = 0; j < 4 * column_tiles; ++j) even[j] = sum[j];
+                return;
+            }
+#pragma unroll
+            for (int j = 0; j < 4 * column_tiles; ++j) sum[j] = __fadd_rn(even[j], sum[j]);
+        }
+        int level = first_level, place = at;
 #pragma unroll 1
-        for (; i >> level & 1; ++level) take(sum, at + level * level_bytes);
-        if (i + 1 < parts) keep(sum, at + level * level_bytes);
+        for (; i >> level & 1; ++level, place += level_bytes) take(sum, place);
+        if (i + 1 < parts) keep(sum, place);
     }
 
     // Adds what the warps of other parts have, in part 0.

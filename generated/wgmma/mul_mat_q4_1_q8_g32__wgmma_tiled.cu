@@ -286,8 +286,8 @@ __device__ __forceinline__ void add_bundle_2(int place, int row, int lane, int t
 }
 
 // How a CTA's work lies on its warps and in its shared memory. `split` warpgroups share rows, each with its part of the
-// slices; behind them comes a warpgroup whose warps fetch, dealt to the parts.
-template <int column_tiles_, int row_groups, int split_, int stages_>
+// slices; behind them comes a warpgroup whose warps fetch, dealt to the parts. `kept` as in qgen_pending.
+template <int column_tiles_, int row_groups, int split_, int stages_, bool kept>
 struct Shape {
     static constexpr int column_tiles = column_tiles_, split = split_, stages = stages_;
     static constexpr int row_tiles = 4 * row_groups, warps = row_tiles * split;  // of a CTA
@@ -296,7 +296,7 @@ struct Shape {
     // A stage has a bundle's activation records and then that bundle of every row tile.
     static constexpr int records_bytes = column_tiles * kRecordBytes, slot_bytes = kBundle * kTileBytes;
     static constexpr int stage_bytes = records_bytes + row_tiles * slot_bytes;
-    using Pending = qgen_pending<column_tiles, warps, kSlices / split, split>;
+    using Pending = qgen_pending<column_tiles, warps, kSlices / split, split, kept>;
     static constexpr int pending_at = split * stages * stage_bytes, barriers_at = pending_at + Pending::bytes;
     using Walk = qgen_walk<split, kSlices>;
 };
@@ -405,13 +405,17 @@ __device__ __forceinline__ void multiply(const uint8_t* weight, int rows, int bl
             pending.add(sum, i);
         }
         pending.add_parts(sum, part);
-        const int tile = group * S::row_tiles + own_tile;
         if (S::split == 1 || part == 0) {
+            const int first = 16 * (group * S::row_tiles + own_tile) + row;
+            // From column to column: addresses made of each one's number would hold registers through all of K.
+            float* to = y + (column + 2 * t) * y_stride + first;
 #pragma unroll
-            for (int j = 0; j < 4 * S::column_tiles; ++j) {
-                const int token = 8 * (j / 4) + 2 * t + j % 2, at = 16 * tile + row + j % 4 / 2 * 8;
-                if (token < left && at < rows) qgen_store_f32(y + (column + token) * y_stride + at, sum[j]);
-            }
+            for (int n = 0; n < S::column_tiles; ++n, to += 8 * y_stride)
+#pragma unroll
+                for (int j = 0; j < 4; ++j) {
+                    const int token = 8 * n + 2 * t + j % 2, down = j / 2 * 8;
+                    if (token < left && first + down < rows) qgen_store_f32(to + j % 2 * y_stride + down, sum[4 * n + j]);
+                }
         }
     }
 }
@@ -422,23 +426,23 @@ __device__ __forceinline__ void multiply(const uint8_t* weight, int rows, int bl
 extern "C" __global__ void __launch_bounds__(640, 1)
 mul_mat_q4_1_q8_g32_t32__wgmma_tiled_g2s2(const uint8_t* __restrict__ weight, int rows, int blocks, int tokens,
     const uint8_t* __restrict__ activation, float* __restrict__ y, int64_t y_stride) {
-    multiply<Shape<4, 2, 2, 3>, 1>(weight, rows, blocks, tokens, activation, y, y_stride);
+    multiply<Shape<4, 2, 2, 3, false>, 1>(weight, rows, blocks, tokens, activation, y, y_stride);
 }
 // capacity 32 tokens, 64 rows a CTA; 640 threads: 16 warps and four that fetch; 3 stages; 221384 bytes of dynamic shared memory
 extern "C" __global__ void __launch_bounds__(640, 1)
 mul_mat_q4_1_q8_g32_t32__wgmma_tiled_g1s4(const uint8_t* __restrict__ weight, int rows, int blocks, int tokens,
     const uint8_t* __restrict__ activation, float* __restrict__ y, int64_t y_stride) {
-    multiply<Shape<4, 1, 4, 3>, 1>(weight, rows, blocks, tokens, activation, y, y_stride);
+    multiply<Shape<4, 1, 4, 3, false>, 1>(weight, rows, blocks, tokens, activation, y, y_stride);
 }
-// capacity 48 tokens, 128 rows a CTA; 384 threads: 8 warps and four that fetch; 6 stages; 230504 bytes of dynamic shared memory
+// capacity 48 tokens, 128 rows a CTA; 384 threads: 8 warps and four that fetch; 6 stages; 205928 bytes of dynamic shared memory
 extern "C" __global__ void __launch_bounds__(384, 1)
 mul_mat_q4_1_q8_g32_t48__wgmma_tiled_g2s1(const uint8_t* __restrict__ weight, int rows, int blocks, int tokens,
     const uint8_t* __restrict__ activation, float* __restrict__ y, int64_t y_stride) {
-    multiply<Shape<6, 2, 1, 6>, 2>(weight, rows, blocks, tokens, activation, y, y_stride);
+    multiply<Shape<6, 2, 1, 6, true>, 2>(weight, rows, blocks, tokens, activation, y, y_stride);
 }
-// capacity 64 tokens, 128 rows a CTA; 384 threads: 8 warps and four that fetch; 3 stages; 225336 bytes of dynamic shared memory
+// capacity 64 tokens, 128 rows a CTA; 384 threads: 8 warps and four that fetch; 4 stages; 213064 bytes of dynamic shared memory
 extern "C" __global__ void __launch_bounds__(384, 1)
 mul_mat_q4_1_q8_g32_t64__wgmma_tiled_g2s1(const uint8_t* __restrict__ weight, int rows, int blocks, int tokens,
     const uint8_t* __restrict__ activation, float* __restrict__ y, int64_t y_stride) {
-    multiply<Shape<8, 2, 1, 3>, 2>(weight, rows, blocks, tokens, activation, y, y_stride);
+    multiply<Shape<8, 2, 1, 4, true>, 2>(weight, rows, blocks, tokens, activation, y, y_stride);
 }

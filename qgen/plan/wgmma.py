@@ -42,6 +42,7 @@ class WgmmaRung:
     threads: int  # theirs, and of a warpgroup that fetches
     stages: int  # of a bundle, for each part
     depth: int  # sets of integer sums on their way at once
+    kept: bool  # a slice's sums wait for those of the next one in registers, not in shared memory
     shared_bytes: int
 
 
@@ -149,8 +150,10 @@ def _rung(ladder: KsplitPlan, stem: str, columns: int, groups: int, split: int) 
     tiles, warps = columns // 8, WARPS * groups * split
     if warps < FEWEST_WARPS:
         return None
-    levels = (ladder.contract.slices // split).bit_length() - 1
-    pending = levels * 32 * warps * 16 * tiles
+    # Eight warps have registers for another set of sums; sixteen, with less than half of them, have not.
+    kept = warps == 8
+    levels = (ladder.contract.slices // split).bit_length() - 1 - kept
+    pending = max(levels, split > 1) * 32 * warps * 16 * tiles
     stage = tiles * ladder.layout.record_bytes + WARPS * groups * ladder.layout.bundle * ROWS * ladder.block_bytes
     room = SHARED_LIMIT - pending - 8
     stages = min(STAGES, room // (split * (stage + 16)))
@@ -168,6 +171,7 @@ def _rung(ladder: KsplitPlan, stem: str, columns: int, groups: int, split: int) 
         stages=stages,
         # Sixteen warps hide each other's waiting; eight need a second set of sums on its way.
         depth=2 if warps == 8 else 1,
+        kept=kept,
         shared_bytes=max(stages * split * (stage + 16) + pending + 8, ALONE),
     )
 

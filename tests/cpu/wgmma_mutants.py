@@ -56,6 +56,10 @@ INPUTS = "    qgen_wait_for_inputs();\n    int stage = 0;\n    uint32_t round = 
 MULTIPLY = "    for (int group = share.begin"
 ZERO = "sum[j] = 0.0f;"
 WAITED = "    qgen_wgmma_wait<0>();\n"
+EVEN = """\
+            for (int j = 0; j < 4 * column_tiles; ++j) sum[j] = __fadd_rn(even[j], sum[j]);
+"""
+WAITING = "        if (i + 1 < parts) keep("
 NEXT_STAGE = "                if (++stage == S::stages) stage = 0, ++round;\n"
 
 SLICES = [
@@ -64,11 +68,14 @@ SLICES = [
     *_one("slices of the first part in all parts", S2, BITS,
         ("bundle = slice_of(number) + part;", "bundle = slice_of(number);")),
     *_one("one slice a group of rows left out", K1, FAULT,
-        ("if (++number == slices / split)", "if (++number == slices / split - 1)")),
-    *_each("a sum that waits is not kept", {K2: BITS, K1: BITS},
-        ("if (i + 1 < parts) keep(", "if (i + 2 < parts) keep(")),
-    *_each("sums of all levels in one place", {K2: BITS, S4: BITS},
-        ("++level) take(sum, at + level * level_bytes)", "++level) take(sum, at)")),
+        ("if (++number == parts)", "if (++number == parts - 1)")),
+    *_one("a sum that waits is not kept", K2, BITS, ("if (i + 1 < parts) keep(", "if (i + 2 < parts) keep(")),
+    *_one("a pair's sum that waits is not kept", K1, BITS, ("if (i + 1 < parts) keep(", "if (i + 3 < parts) keep(")),
+    *_each("sums of all levels in one place", {K2: BITS, K1: BITS, S4: BITS}, (", place += level_bytes)", ")")),
+    *_one("sums in registers left out", K1, BITS, (EVEN, "")),
+    *_one("sums in registers added last", K1, BITS, (EVEN, ""), (WAITING, "        if (i % 2)\n" + EVEN + WAITING)),
+    *_one("sums in registers added to those before them", K1, BITS, ("even[j] = sum[j];", "even[j] += sum[j];")),
+    *_one("sums in registers awaited in shared memory too", K1, FAULT, ("int level = first_level,", "int level = 0,")),
     *_one("levels of column tiles overlap", K2, BITS,
         ("level_bytes = 512 * column_tiles * warps", "level_bytes = 512 * warps")),
     *_one("sums of all column tiles in one place", S2, BITS, ("int step = 512 * warps;", "int step = 0;")),
@@ -152,13 +159,15 @@ MULTIPLYING = [
         ("own_tile = warp % S::row_tiles", "own_tile = warp / S::split")),
     *_each("row tile in front of the records", {K2: BITS, S2: BITS},
         ("place_at = S::records_bytes + own_tile", "place_at = own_tile")),
-    *_one("column tail stored", K2, FAULT, ("if (token < left && at < rows)", "if (at < rows)")),
-    *_one("row tail stored", S2, FAULT, ("if (token < left && at < rows)", "if (token < left)")),
+    *_one("column tail stored", K2, FAULT, ("if (token < left && first + down < rows)", "if (first + down < rows)")),
+    *_one("row tail stored", S2, FAULT, ("if (token < left && first + down < rows)", "if (token < left)")),
+    *_one("tokens of all column tiles in one place", K2, LOST, (", to += 8 * y_stride)", ")")),
+    *_one("32-bit offsets of tokens", K2, FAULT, ("j % 2 * y_stride", "j % 2 * (int)y_stride")),
     *_one("share of the columns rounded down", K2, LOST,
         ("(all_tiles + (int)gridDim.y - 1) / (int)gridDim.y", "all_tiles / (int)gridDim.y")),
     *_one("results by all parts", S4, BITS, ("if (S::split == 1 || part == 0) {", "{")),
     *_one("rows of the CTA's first group", K2, LOST,
-        ("const int tile = group * S::row_tiles", "const int tile = share.begin * S::row_tiles")),
+        ("first = 16 * (group * S::row_tiles", "first = 16 * (share.begin * S::row_tiles")),
     *_one("scales of blocks that are not there", S2, BITS,
         ("inside <= 1 ? 0.0f : ", ""), ("inside <= 1 ? 0.0f : ", "")),
     *_one("one block more inside", S2, BITS,
