@@ -336,13 +336,13 @@ static const qgen_kernel kernels[] = {
     {"mul_mat_q2_k_q8_g256_t48__wgmma_tiled_g2s1", "mul_mat_q2_k_q8_g256__wgmma_tiled", "q8_g256_u256_s16", 384, 225896, 128, 16, 48, 296, 300}, /* 300 */
     {"mul_mat_q2_k_q8_g256_t64__wgmma_tiled_g2s1", "mul_mat_q2_k_q8_g256__wgmma_tiled", "q8_g256_u256_s16", 384, 219208, 128, 16, 64, 296, 301}, /* 301 */
     {"quantize_activation_bf16_q2_k_fragments__warp_block", "quantize_activation_bf16_q2_k_fragments__warp_block", "", 128, 2112, 1, 2, 0, -1, 302}, /* 302 */
-    {"mul_mat_q2_k_bf16_t8__ksplit_mma_native_r1w8", "mul_mat_q2_k_bf16__ksplit_mma_native", "bf16_g16_s8", 256, 55312, 16, 4, 8, 302, 303}, /* 303 */
-    {"mul_mat_q2_k_bf16_t16__ksplit_mma_native_r1w8", "mul_mat_q2_k_bf16__ksplit_mma_native", "bf16_g16_s8", 256, 60432, 16, 4, 16, 302, 304}, /* 304 */
-    {"mul_mat_q2_k_bf16_t8__ksplit_mma_tiled_w8", "mul_mat_q2_k_bf16__ksplit_mma_tiled", "bf16_g16_s8", 256, 37440, 16, 16, 8, 302, 305}, /* 305 */
-    {"mul_mat_q2_k_bf16_t16__ksplit_mma_tiled_w8", "mul_mat_q2_k_bf16__ksplit_mma_tiled", "bf16_g16_s8", 256, 42560, 16, 16, 16, 302, 306}, /* 306 */
+    {"mul_mat_q2_k_bf16_t8__ksplit_mma_native_r1w8", "mul_mat_q2_k_bf16__ksplit_mma_native", "bf16_g16_s8_folded", 256, 55312, 16, 4, 8, 302, 303}, /* 303 */
+    {"mul_mat_q2_k_bf16_t16__ksplit_mma_native_r1w8", "mul_mat_q2_k_bf16__ksplit_mma_native", "bf16_g16_s8_folded", 256, 60432, 16, 4, 16, 302, 304}, /* 304 */
+    {"mul_mat_q2_k_bf16_t8__ksplit_mma_tiled_w8", "mul_mat_q2_k_bf16__ksplit_mma_tiled", "bf16_g16_s8_folded", 256, 37440, 16, 16, 8, 302, 305}, /* 305 */
+    {"mul_mat_q2_k_bf16_t16__ksplit_mma_tiled_w8", "mul_mat_q2_k_bf16__ksplit_mma_tiled", "bf16_g16_s8_folded", 256, 42560, 16, 16, 16, 302, 306}, /* 306 */
     {"quantize_activation_f16_q2_k_fragments__warp_block", "quantize_activation_f16_q2_k_fragments__warp_block", "", 128, 2112, 1, 2, 0, -1, 307}, /* 307 */
-    {"mul_mat_q2_k_f16_t8__ksplit_mma_native_r1w8", "mul_mat_q2_k_f16__ksplit_mma_native", "f16_g16_s8", 256, 55312, 16, 4, 8, 307, 308}, /* 308 */
-    {"mul_mat_q2_k_f16_t8__ksplit_mma_tiled_w8", "mul_mat_q2_k_f16__ksplit_mma_tiled", "f16_g16_s8", 256, 37440, 16, 16, 8, 307, 309}, /* 309 */
+    {"mul_mat_q2_k_f16_t8__ksplit_mma_native_r1w8", "mul_mat_q2_k_f16__ksplit_mma_native", "f16_g16_s8_folded", 256, 55312, 16, 4, 8, 307, 308}, /* 308 */
+    {"mul_mat_q2_k_f16_t8__ksplit_mma_tiled_w8", "mul_mat_q2_k_f16__ksplit_mma_tiled", "f16_g16_s8_folded", 256, 37440, 16, 16, 8, 307, 309}, /* 309 */
     {"repack_q2_k_to_tiled__row_tile", "repack_q2_k__row_tile", "", 256, 16128, 16, 1, 0, -1, 310}, /* 310 */
     {"repack_q2_k_to_native__row_tile", "repack_q2_k__row_tile", "", 256, 16128, 16, 16, 0, -1, 311}, /* 311 */
     {"quantize_activation_q8_g256_q3_k__warp_block", "quantize_activation_q8_g256_q3_k__warp_block", "", 128, 2112, 1, 4, 0, -1, 312}, /* 312 */
@@ -369,13 +369,13 @@ static const qgen_kernel kernels[] = {
     {"mul_mat_q3_k_q8_g256_t48__wgmma_tiled_g2s1", "mul_mat_q3_k_q8_g256__wgmma_tiled", "q8_g256_u256_s16", 384, 217176, 128, 16, 48, 330, 333}, /* 333 */
     {"mul_mat_q3_k_q8_g256_t64__wgmma_tiled_g2s1", "mul_mat_q3_k_q8_g256__wgmma_tiled", "q8_g256_u256_s16", 384, 198968, 128, 16, 64, 330, 334}, /* 334 */
     {"quantize_activation_bf16_q3_k_fragments__warp_block", "quantize_activation_bf16_q3_k_fragments__warp_block", "", 128, 2112, 1, 2, 0, -1, 335}, /* 335 */
-    {"mul_mat_q3_k_bf16_t8__ksplit_mma_native_r1w8", "mul_mat_q3_k_bf16__ksplit_mma_native", "bf16_g16_s8", 256, 48912, 16, 2, 8, 335, 336}, /* 336 */
-    {"mul_mat_q3_k_bf16_t16__ksplit_mma_native_r1w8", "mul_mat_q3_k_bf16__ksplit_mma_native", "bf16_g16_s8", 256, 54032, 16, 2, 16, 335, 337}, /* 337 */
-    {"mul_mat_q3_k_bf16_t8__ksplit_mma_tiled_w8", "mul_mat_q3_k_bf16__ksplit_mma_tiled", "bf16_g16_s8", 256, 61520, 16, 16, 8, 335, 338}, /* 338 */
-    {"mul_mat_q3_k_bf16_t16__ksplit_mma_tiled_w8", "mul_mat_q3_k_bf16__ksplit_mma_tiled", "bf16_g16_s8", 256, 52544, 16, 16, 16, 335, 339}, /* 339 */
+    {"mul_mat_q3_k_bf16_t8__ksplit_mma_native_r1w8", "mul_mat_q3_k_bf16__ksplit_mma_native", "bf16_g16_s8_folded", 256, 48912, 16, 2, 8, 335, 336}, /* 336 */
+    {"mul_mat_q3_k_bf16_t16__ksplit_mma_native_r1w8", "mul_mat_q3_k_bf16__ksplit_mma_native", "bf16_g16_s8_folded", 256, 54032, 16, 2, 16, 335, 337}, /* 337 */
+    {"mul_mat_q3_k_bf16_t8__ksplit_mma_tiled_w8", "mul_mat_q3_k_bf16__ksplit_mma_tiled", "bf16_g16_s8_folded", 256, 61520, 16, 16, 8, 335, 338}, /* 338 */
+    {"mul_mat_q3_k_bf16_t16__ksplit_mma_tiled_w8", "mul_mat_q3_k_bf16__ksplit_mma_tiled", "bf16_g16_s8_folded", 256, 52544, 16, 16, 16, 335, 339}, /* 339 */
     {"quantize_activation_f16_q3_k_fragments__warp_block", "quantize_activation_f16_q3_k_fragments__warp_block", "", 128, 2112, 1, 2, 0, -1, 340}, /* 340 */
-    {"mul_mat_q3_k_f16_t8__ksplit_mma_native_r1w8", "mul_mat_q3_k_f16__ksplit_mma_native", "f16_g16_s8", 256, 48912, 16, 2, 8, 340, 341}, /* 341 */
-    {"mul_mat_q3_k_f16_t8__ksplit_mma_tiled_w8", "mul_mat_q3_k_f16__ksplit_mma_tiled", "f16_g16_s8", 256, 61520, 16, 16, 8, 340, 342}, /* 342 */
+    {"mul_mat_q3_k_f16_t8__ksplit_mma_native_r1w8", "mul_mat_q3_k_f16__ksplit_mma_native", "f16_g16_s8_folded", 256, 48912, 16, 2, 8, 340, 341}, /* 341 */
+    {"mul_mat_q3_k_f16_t8__ksplit_mma_tiled_w8", "mul_mat_q3_k_f16__ksplit_mma_tiled", "f16_g16_s8_folded", 256, 61520, 16, 16, 8, 340, 342}, /* 342 */
     {"repack_q3_k_to_tiled__row_tile", "repack_q3_k__row_tile", "", 256, 15840, 16, 1, 0, -1, 343}, /* 343 */
     {"repack_q3_k_to_native__row_tile", "repack_q3_k__row_tile", "", 256, 15840, 16, 16, 0, -1, 344}, /* 344 */
     {"quantize_activation_bf16_q4g64_f16s_fragments__warp_block", "quantize_activation_bf16_q4g64_f16s_fragments__warp_block", "", 128, 576, 1, 2, 0, -1, 345}, /* 345 */
@@ -489,8 +489,8 @@ static const qgen_kernel kernels[] = {
     {"mul_mat_q4_k_bf16_t8__ksplit_mma_tiled_w8", "mul_mat_q4_k_bf16__ksplit_mma_tiled", "bf16_g32_s8", 256, 78928, 16, 16, 8, 450, 453}, /* 453 */
     {"mul_mat_q4_k_bf16_t16__ksplit_mma_tiled_w8", "mul_mat_q4_k_bf16__ksplit_mma_tiled", "bf16_g32_s8", 256, 65600, 16, 16, 16, 450, 454}, /* 454 */
     {"quantize_activation_f16_q4_k_fragments__warp_block", "quantize_activation_f16_q4_k_fragments__warp_block", "", 128, 2112, 1, 2, 0, -1, 455}, /* 455 */
-    {"mul_mat_q4_k_f16_t8__ksplit_mma_native_r1w8", "mul_mat_q4_k_f16__ksplit_mma_native", "f16_g32_s8", 256, 61968, 16, 16, 8, 455, 456}, /* 456 */
-    {"mul_mat_q4_k_f16_t8__ksplit_mma_tiled_w8", "mul_mat_q4_k_f16__ksplit_mma_tiled", "f16_g32_s8", 256, 78928, 16, 16, 8, 455, 457}, /* 457 */
+    {"mul_mat_q4_k_f16_t8__ksplit_mma_native_r1w8", "mul_mat_q4_k_f16__ksplit_mma_native", "f16_g32_s8_folded", 256, 61968, 16, 16, 8, 455, 456}, /* 456 */
+    {"mul_mat_q4_k_f16_t8__ksplit_mma_tiled_w8", "mul_mat_q4_k_f16__ksplit_mma_tiled", "f16_g32_s8_folded", 256, 78928, 16, 16, 8, 455, 457}, /* 457 */
     {"repack_q4_k_to_tiled__row_tile", "repack_q4_k__row_tile", "", 256, 16128, 16, 1, 0, -1, 458}, /* 458 */
     {"repack_q4_k_to_native__row_tile", "repack_q4_k__row_tile", "", 256, 16128, 16, 16, 0, -1, 459}, /* 459 */
     {"quantize_activation_bf16_q5g64_f16s_fragments__warp_block", "quantize_activation_bf16_q5g64_f16s_fragments__warp_block", "", 128, 576, 1, 2, 0, -1, 460}, /* 460 */
@@ -606,8 +606,8 @@ static const qgen_kernel kernels[] = {
     {"mul_mat_q5_k_bf16_t8__ksplit_mma_tiled_w8", "mul_mat_q5_k_bf16__ksplit_mma_tiled", "bf16_g32_s8", 256, 72768, 16, 16, 8, 567, 570}, /* 570 */
     {"mul_mat_q5_k_bf16_t16__ksplit_mma_tiled_w8", "mul_mat_q5_k_bf16__ksplit_mma_tiled", "bf16_g32_s8", 256, 77888, 16, 16, 16, 567, 571}, /* 571 */
     {"quantize_activation_f16_q5_k_fragments__warp_block", "quantize_activation_f16_q5_k_fragments__warp_block", "", 128, 2112, 1, 2, 0, -1, 572}, /* 572 */
-    {"mul_mat_q5_k_f16_t8__ksplit_mma_native_r1w8", "mul_mat_q5_k_f16__ksplit_mma_native", "f16_g32_s8", 256, 51216, 16, 16, 8, 572, 573}, /* 573 */
-    {"mul_mat_q5_k_f16_t8__ksplit_mma_tiled_w8", "mul_mat_q5_k_f16__ksplit_mma_tiled", "f16_g32_s8", 256, 72768, 16, 16, 8, 572, 574}, /* 574 */
+    {"mul_mat_q5_k_f16_t8__ksplit_mma_native_r1w8", "mul_mat_q5_k_f16__ksplit_mma_native", "f16_g32_s8_folded", 256, 51216, 16, 16, 8, 572, 573}, /* 573 */
+    {"mul_mat_q5_k_f16_t8__ksplit_mma_tiled_w8", "mul_mat_q5_k_f16__ksplit_mma_tiled", "f16_g32_s8_folded", 256, 72768, 16, 16, 8, 572, 574}, /* 574 */
     {"repack_q5_k_to_tiled__row_tile", "repack_q5_k__row_tile", "", 256, 14080, 16, 1, 0, -1, 575}, /* 575 */
     {"repack_q5_k_to_native__row_tile", "repack_q5_k__row_tile", "", 256, 14080, 16, 16, 0, -1, 576}, /* 576 */
     {"quantize_activation_bf16_q6g64_f16s_fragments__warp_block", "quantize_activation_bf16_q6g64_f16s_fragments__warp_block", "", 128, 576, 1, 2, 0, -1, 577}, /* 577 */

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from qgen import codec
 from qgen.contract import fma
 from qgen.plan import FloatContract, FloatFragments, plan_ksplit_float
-from qgen.plan.float_contract import STEP
+from qgen.plan.float_contract import RUN, STEP
 from qgen.plan.terms import code_field, float_fields, scale_fields
 from qgen.spec.records import Field, Format
 
@@ -25,6 +25,7 @@ F64 = NDArray[np.float64]
 U8 = NDArray[np.uint8]
 # uint8[N, blocks, bytes of a block], or for formats of planes {plane: uint8[N, blocks, bytes of the plane]}
 Packed = U8 | Mapping[str, U8]
+_PIECES = 2.0**-17  # largest relative error of a sum of x taken as two bf16
 _EPSILON = 2.0**-24  # largest relative error of one float32 rounding
 # Of one instruction, in the same unit: each of 16 products and the running sum may be cut off at 2^-23 of the largest,
 # and so may the result.
@@ -51,17 +52,32 @@ def group_sums(x: F32, group: int) -> F32:
     return sums[:, 0]
 
 
+def pieces(sums: F32) -> tuple[F32, F32]:
+    """high, low: float32 of the shape of `sums`, of bf16 each; together nearly `sums`, where that is finite."""
+    high = rounded(sums, "bf16")
+    with np.errstate(all="ignore"):
+        return high, rounded(sums - high, "bf16")
+
+
 @dataclass(frozen=True, eq=False)
 class _Term:
-    """Coefficients float32[N, blocks, groups], and whether the codes' sum or that of x is multiplied."""
+    """Coefficients float32[N, blocks, units], and whether the codes' sum or that of x is multiplied.
+
+    scales: float64[N, blocks, groups], integer scales of the sums of x in a folded contract
+    """
 
     coefficients: F32
     codes: bool
+    scales: F64
 
 
 @dataclass(frozen=True, eq=False)
 class _Read:
-    """A matrix taken apart: codes float64[N, blocks, block], its terms, and the records it was read by."""
+    """A matrix taken apart: codes float64[N, blocks, block], its terms, and the records it was read by.
+
+    A unit is what has one sum S: a group, or where the contract is folded the block, whose codes are then taken times
+    their integer scales.
+    """
 
     contract: FloatContract
     layout: FloatFragments
@@ -73,23 +89,29 @@ class _Read:
         """Blocks of a row."""
         return int(self.codes.shape[1])
 
+    @property
+    def units(self) -> list[list[list[int]]]:
+        """By unit its steps; see `steps`."""
+        by_group = steps(self.layout, self.contract.group)
+        return [[step for own in by_group for step in own]] if self.contract.folded else by_group
+
 
 def mul_mat(format: Format, packed: Packed, x: F32, activation: str) -> F32:
     """y float32[N] for x float32[K] in the format's contract, each instruction exact and rounded once."""
     made = _read(format, packed, activation)
-    block, groups = format.block, made.layout.groups
     values = rounded(x, activation)
-    wide = values.astype(np.float64).reshape(-1, block)
-    own = group_sums(values, made.contract.group).reshape(-1, groups)
+    wide = values.astype(np.float64).reshape(-1, format.block)
+    own = group_sums(values, made.contract.group).reshape(-1, made.layout.groups)
     slices = np.zeros((len(made.codes), made.contract.slices), dtype=np.float32)
     with np.errstate(all="ignore"):
-        sums = [_sum(made, wide, g) for g in range(groups)]
+        sums = [_sum(made, wide, unit) for unit in made.units]
+        of_x = [_sum_of_x(made, term, own) for term in made.terms]
         for b in range(made.count):
             at = b % made.contract.slices
-            for g in range(groups):
-                for term in made.terms:
-                    addend = sums[g][:, b] if term.codes else np.broadcast_to(own[b, g], len(slices))
-                    slices[:, at] = fma(term.coefficients[:, b, g], addend, slices[:, at])
+            for u in range(len(sums)):
+                for term, bare in zip(made.terms, of_x, strict=True):
+                    addend = sums[u][:, b] if term.codes else bare[:, b, u]
+                    slices[:, at] = fma(term.coefficients[:, b, u], addend, slices[:, at])
         half = made.contract.slices // 2
         while half:
             slices = slices[:, :half] + slices[:, half:]
@@ -108,10 +130,10 @@ def steps(layout: FloatFragments, group: int) -> list[list[list[int]]]:
     return found
 
 
-def _sum(made: _Read, x: F64, g: int) -> F32:
-    """S of group g for every row and block: float32[N, blocks]."""
+def _sum(made: _Read, x: F64, unit: list[list[int]]) -> F32:
+    """S of a unit for every row and block: float32[N, blocks]."""
     total = np.zeros(made.codes.shape[:2], dtype=np.float32)
-    for elements in steps(made.layout, made.contract.group)[g]:
+    for elements in unit:
         exact = total.astype(np.float64)
         for e in elements:
             exact += made.codes[:, :, e] * x[:, e]
@@ -119,14 +141,30 @@ def _sum(made: _Read, x: F64, g: int) -> F32:
     return total
 
 
+def _sum_of_x(made: _Read, term: _Term, own: F32) -> F32:
+    """X of every unit, or M: float32[N, blocks, units]. own: X by block and group, float32[blocks, groups]."""
+    if not made.contract.folded:
+        return np.broadcast_to(own, (len(made.codes), *own.shape))
+    high, low = pieces(own)
+    total = np.zeros(made.codes.shape[:2], dtype=np.float32)
+    for first in range(0, own.shape[1], RUN):
+        exact = total.astype(np.float64)
+        for piece in (high, low):
+            for g in range(first, min(first + RUN, own.shape[1])):
+                exact += term.scales[:, :, g] * piece[:, g].astype(np.float64)
+        total = exact.astype(np.float32)
+    return total[:, :, np.newaxis]
+
+
 def reference(format: Format, packed: Packed, x: F32, activation: str) -> tuple[F64, F64]:
     """The float64 dot of the decoded weights with the rounded x, and a bound on how far any kernel may be from it.
 
     Returns (y, bound), float64[N] each. Every rounding is at most 2^-24 of a number no larger than the sum of the
-    magnitudes of all products, whose relative size is counted here: on the kernel's side what the instructions of a
-    group cut off, the additions of a group's x, the factors of a coefficient, the fmas of one slice and the
-    additions of the tree; on the decoder's side the factors of each term and their additions. 1 percent is added for
-    the products of such roundings.
+    magnitudes of all products, whose relative size is counted here: on the kernel's side what the instructions that
+    a product goes through cut off, the additions of a group's x, the factors of a coefficient, the fmas of one slice
+    and the additions of the tree; on the decoder's side the factors of each term and their additions. In a folded
+    contract the two pieces of a group's sum are 2^-17 of it off at most. 1 percent is added for the products of such
+    roundings.
     """
     made = _read(format, packed, activation)
     values = rounded(x, activation).astype(np.float64).reshape(-1, format.block)
@@ -136,16 +174,27 @@ def reference(format: Format, packed: Packed, x: F32, activation: str) -> tuple[
     size = np.abs(values).reshape(-1, groups, group)
     with np.errstate(all="ignore"):
         y = np.einsum("nbe,be->n", weights.reshape(rows, -1, format.block), values)
-        magnitude = np.zeros(rows)
+        magnitude, cut, split = np.zeros(rows), np.zeros(rows), np.zeros(rows)
         for term in made.terms:
-            parts = np.abs(made.codes).reshape(rows, -1, groups, group) if term.codes else np.ones((1, 1, 1, group))
-            sums = (parts * size).sum(axis=3)
-            magnitude += (sums * np.abs(term.coefficients.astype(np.float64))).sum(axis=(1, 2))
-    in_group = max(len(own) for own in steps(made.layout, group)) * _CUTS + group.bit_length()
-    in_slice = -(-made.count // made.contract.slices) * groups * len(made.terms)
+            parts = np.abs(made.codes).reshape(rows, -1, groups, group) if term.codes else term.scales[..., np.newaxis]
+            own = (parts * size).sum(axis=3) * np.abs(term.coefficients.astype(np.float64))
+            magnitude += own.sum(axis=(1, 2))
+            cut += _CUTS * (own * _instructions(made, term)).sum(axis=(1, 2))
+            split += own.sum(axis=(1, 2)) if made.contract.folded and not term.codes else 0
+    in_slice = -(-made.count // made.contract.slices) * len(made.units) * len(made.terms)
     factors = max(len(term.factors) for term in format.terms)
-    roundings = in_group + in_slice + made.contract.slices.bit_length() + 2 * (factors + 1) + len(format.terms)
-    return y, 1.01 * _EPSILON * roundings * magnitude
+    added = group.bit_length() + in_slice + made.contract.slices.bit_length()
+    roundings = added + 2 * (factors + 1) + len(format.terms)
+    return y, 1.01 * (_EPSILON * (roundings * magnitude + cut) + _PIECES * split)
+
+
+def _instructions(made: _Read, term: _Term) -> NDArray[np.int64]:
+    """int64[groups]: how many instructions cut something off a sum that has what the group adds, or adds it then."""
+    if not term.codes:
+        runs = np.arange(made.layout.groups) // RUN
+        return runs.max() + 1 - runs if made.contract.folded else np.zeros_like(runs)
+    own = np.array([len(of_group) for of_group in steps(made.layout, made.contract.group)])
+    return np.cumsum(own[::-1])[::-1] if made.contract.folded else own
 
 
 def _planes(packed: Packed) -> Mapping[str, U8]:
@@ -165,14 +214,22 @@ def _read(format: Format, packed: Packed, activation: str) -> _Read:
         of_group = np.arange(groups) * group // field.per
         return values.astype(np.float32)[:, of_group].reshape(rows, count, groups)
 
+    numbers = codec.codes(format, codes.name, blocks).astype(np.float64).reshape(rows, count, format.block)
+    folded = plan.contract.folded
     terms = []
     for term in format.terms:
         made = np.ones((rows, count, groups), dtype=np.float32)
+        scales = np.ones((rows, count, groups), dtype=np.float32)
         with np.errstate(all="ignore"):
             for field in float_fields(format, term):
                 made = made * spread(field, codec.scalars(format, field.name, blocks))
             for field in scale_fields(format, term, codes):
-                made = made * spread(field, codec.codes(format, field.name, blocks))
-        terms.append(_Term(-made if term.constant < 0 else made, codes.name in term.factors))
-    numbers = codec.codes(format, codes.name, blocks).astype(np.float64)
-    return _Read(plan.contract, plan.layout, numbers.reshape(rows, count, format.block), tuple(terms))
+                scale = spread(field, codec.codes(format, field.name, blocks))
+                made, scales = (made, scale) if folded else (made * scale, scales)
+        if folded:  # float factors are the block's
+            made = made[:, :, :1]
+        if codes.name in term.factors:
+            numbers = numbers * np.repeat(scales.astype(np.float64), group, axis=2)
+        negative = -made if term.constant < 0 else made
+        terms.append(_Term(negative, codes.name in term.factors, scales.astype(np.float64)))
+    return _Read(plan.contract, plan.layout, numbers, tuple(terms))

@@ -2,7 +2,7 @@
 // Generated from specs/formats/q5_k.toml and templates/arrange.cu.j2;
 // edit those, then run: qgen build
 //
-#include "qgen_float.cuh"
+#include "qgen_fold.cuh"
 
 extern __shared__ __align__(16) uint8_t qgen_shared[];
 
@@ -67,61 +67,68 @@ quantize_activation_f16_q5_k_fragments__warp_block(const void* __restrict__ x, i
                            values[kOrder[i] & 0xffffu] | (uint32_t)values[kOrder[i] >> 16] << 16);
     }
     // Element e < h of a group takes e + h, for h = 32 / 2 .. 1: first within a thread, then between threads.
-    float* sums = (float*)(activation + (tokens + 7) / 8 * (int64_t)blocks * kValueBytes) + place * (8 * 8) + token % 8;
+    uint8_t* sums = activation + (tokens + 7) / 8 * (int64_t)blocks * kValueBytes + place * 256 + token % 8 * 32;
+    float held[8];  // sums of groups in turn, in every lane
     {
         float own[1] = {Class::wide(v[0])};
         float sum = qgen_halving_sum<1>(own);
 #pragma unroll
         for (int h = 32 / 2; h > 0; h /= 2) sum = __fadd_rn(sum, __shfl_xor_sync(0xffffffffu, sum, h));
-        if (lane % 32 == 0) qgen_store_f32(sums + (0 + lane / 32) * 8, sum);
+        held[0] = sum;
     }
     {
         float own[1] = {Class::wide(v[1])};
         float sum = qgen_halving_sum<1>(own);
 #pragma unroll
         for (int h = 32 / 2; h > 0; h /= 2) sum = __fadd_rn(sum, __shfl_xor_sync(0xffffffffu, sum, h));
-        if (lane % 32 == 0) qgen_store_f32(sums + (1 + lane / 32) * 8, sum);
+        held[1] = sum;
     }
     {
         float own[1] = {Class::wide(v[2])};
         float sum = qgen_halving_sum<1>(own);
 #pragma unroll
         for (int h = 32 / 2; h > 0; h /= 2) sum = __fadd_rn(sum, __shfl_xor_sync(0xffffffffu, sum, h));
-        if (lane % 32 == 0) qgen_store_f32(sums + (2 + lane / 32) * 8, sum);
+        held[2] = sum;
     }
     {
         float own[1] = {Class::wide(v[3])};
         float sum = qgen_halving_sum<1>(own);
 #pragma unroll
         for (int h = 32 / 2; h > 0; h /= 2) sum = __fadd_rn(sum, __shfl_xor_sync(0xffffffffu, sum, h));
-        if (lane % 32 == 0) qgen_store_f32(sums + (3 + lane / 32) * 8, sum);
+        held[3] = sum;
     }
     {
         float own[1] = {Class::wide(v[4])};
         float sum = qgen_halving_sum<1>(own);
 #pragma unroll
         for (int h = 32 / 2; h > 0; h /= 2) sum = __fadd_rn(sum, __shfl_xor_sync(0xffffffffu, sum, h));
-        if (lane % 32 == 0) qgen_store_f32(sums + (4 + lane / 32) * 8, sum);
+        held[4] = sum;
     }
     {
         float own[1] = {Class::wide(v[5])};
         float sum = qgen_halving_sum<1>(own);
 #pragma unroll
         for (int h = 32 / 2; h > 0; h /= 2) sum = __fadd_rn(sum, __shfl_xor_sync(0xffffffffu, sum, h));
-        if (lane % 32 == 0) qgen_store_f32(sums + (5 + lane / 32) * 8, sum);
+        held[5] = sum;
     }
     {
         float own[1] = {Class::wide(v[6])};
         float sum = qgen_halving_sum<1>(own);
 #pragma unroll
         for (int h = 32 / 2; h > 0; h /= 2) sum = __fadd_rn(sum, __shfl_xor_sync(0xffffffffu, sum, h));
-        if (lane % 32 == 0) qgen_store_f32(sums + (6 + lane / 32) * 8, sum);
+        held[6] = sum;
     }
     {
         float own[1] = {Class::wide(v[7])};
         float sum = qgen_halving_sum<1>(own);
 #pragma unroll
         for (int h = 32 / 2; h > 0; h /= 2) sum = __fadd_rn(sum, __shfl_xor_sync(0xffffffffu, sum, h));
-        if (lane % 32 == 0) qgen_store_f32(sums + (7 + lane / 32) * 8, sum);
+        held[7] = sum;
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        const uint2 pieces = qgen_sum_pieces(held[2 * i], held[2 * i + 1]);
+        uint8_t* to = sums + i / 4 * 256 + i % 4 * 8;
+        if (lane == 0) qgen_store_u32(to, pieces.x), qgen_store_u32(to + 4, pieces.y);
     }
 }

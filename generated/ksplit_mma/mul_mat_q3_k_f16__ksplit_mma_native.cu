@@ -6,15 +6,15 @@
 // storage     native: as in the file; rows NAME_stride bytes apart
 // activation  f16 in the layout f16_q3_k_fragments, from quantize_activation
 // traffic     every packed byte is requested once a column tile (read factor 1.00)
-// contract    f16_g16_s8: x is rounded to f16; codes are exact in it. S of 16 weights that
-//             share all scales starts at +0 and takes steps of 16 products, an m16n8k16 each, as the layout
-//             orders them; X, the sum of their x, is added by halving. Block b of a row belongs to slice b mod
-//             8; a slice takes blocks, groups and terms in order, each as
-//             fma(factors * integer scale, S or X, slice), terms +d*sc*S;
+// contract    f16_g16_s8_folded: x is rounded to f16; codes times integer scales are exact in it. S of a
+//             block starts at +0 and takes steps of 16 products (code * scale) * x, an m16n8k16 each, as the
+//             layout orders them, groups of 16 weights in order.
+//             Block b of a row belongs to slice b mod 8; a slice takes blocks and terms in order,
+//             each as fma(float factors, S, slice), terms +d*S;
 //             slices are added by halving: slice s < h takes s + h, h = 4 .. 1
 // rounding    inside an instruction it is the hardware's; no column depends on another or on T
 //
-#include "qgen_float.cuh"
+#include "qgen_fold.cuh"
 
 extern __shared__ __align__(16) uint8_t qgen_shared[];
 
@@ -71,10 +71,20 @@ __device__ __forceinline__ uint32_t scale_word_sc(int weight, int t) {
     return ((((qgen_word1(qgen_shared, from1 + 96) >> lane0 & 0x0f0f0f0fu) | (qgen_word1(qgen_shared, weight + 104) >> lane1 & 0x03030303u) << 4) | 0x80808080u) - 0x20202020u) ^ 0x80808080u;
 }
 
-__device__ __forceinline__ void operand(uint32_t codes, uint32_t& low, uint32_t& high) {
+// Byte number `byte` of a scale word as `operand` takes it: x is a pair of the scale, y what a widened code's product with
+// it is off the code's.
+template <int byte>
+__device__ __forceinline__ uint2 code_scale(uint32_t scales) {
+    uint32_t scale = qgen_widen_both<Class, byte>(scales ^ 0x80808080u);
+    scale = Class::fma(scale, 0x3c003c00u, 0xe480e480u);
+    return make_uint2(scale, 0u);
+}
+
+__device__ __forceinline__ void operand(uint32_t codes, uint2 scale, uint32_t& low, uint32_t& high) {
     const uint2 wide = qgen_widen<Class>(codes);
     low = wide.x, high = wide.y;
     low = Class::fma(low, 0x3c003c00u, 0xe404e404u), high = Class::fma(high, 0x3c003c00u, 0xe404e404u);
+    low = Class::fma(low, scale.x, scale.y), high = Class::fma(high, scale.x, scale.y);
 }
 
 // x of one piece, two code words: `values` is this thread's part of the first tile's, the next tile's is `stride` further.
@@ -86,22 +96,22 @@ __device__ __forceinline__ void load_piece(uint4 (&x)[column_tiles], const uint8
 }
 
 // One step of the contract for every row and column tile: d += the 16 products of one code word, whose x is in half
-// `half` of the piece.
+// `half` of the piece. Codes are taken times `scale`, by row.
 template <int half, int row_tiles, int column_tiles>
 __device__ __forceinline__ void multiply(float (&d)[row_tiles][column_tiles][4], const uint32_t (&q)[2 * row_tiles][kCodeWords],
-                                         int word, const uint4 (&x)[column_tiles]) {
+                                         int word, const uint2 (&scale)[2 * row_tiles], const uint4 (&x)[column_tiles]) {
 #pragma unroll
     for (int r = 0; r < row_tiles; ++r) {
         uint32_t a[4];
-        operand(q[2 * r][word], a[0], a[2]);
-        operand(q[2 * r + 1][word], a[1], a[3]);
+        operand(q[2 * r][word], scale[2 * r], a[0], a[2]);
+        operand(q[2 * r + 1][word], scale[2 * r + 1], a[1], a[3]);
 #pragma unroll
         for (int n = 0; n < column_tiles; ++n)
             Class::mma(d[r][n], a, half == 0 ? x[n].x : x[n].z, half == 0 ? x[n].y : x[n].w);
     }
 }
 
-// sum = coefficient * d + sum for the group sums d; coefficients by row.
+// sum = coefficient * d + sum for the block's sums d; coefficients by row.
 template <int row_tiles, int column_tiles>
 __device__ __forceinline__ void fold(float (&sum)[4 * row_tiles * column_tiles], const float (&c)[2 * row_tiles],
                                      const float (&d)[row_tiles][column_tiles][4]) {
@@ -132,148 +142,123 @@ __device__ __forceinline__ void add_block(const int (&weight)[2 * row_tiles], in
     float f0[rows];
 #pragma unroll
     for (int h = 0; h < rows; ++h) f0[h] = qgen_f16_to_f32(*(const uint16_t*)(qgen_shared + weight[h] + 108));
+    float d[row_tiles][column_tiles][4] = {};
     uint4 x0[column_tiles];
     load_piece<column_tiles>(x0, values + 0 * 512, stride, left, g);
     {
-        float d[row_tiles][column_tiles][4] = {};
-        multiply<0, row_tiles, column_tiles>(d, q, 0, x0);
-        float c[rows];
+        uint2 scale[rows];
 #pragma unroll
-        for (int h = 0; h < rows; ++h) c[h] = __fmul_rn(f0[h], __int2float_rn(qgen_signed_byte<0>(sc[h][0])));
-        fold<row_tiles, column_tiles>(sum, c, d);
+        for (int h = 0; h < rows; ++h) scale[h] = code_scale<0>(sc[h][0]);
+        multiply<0, row_tiles, column_tiles>(d, q, 0, scale, x0);
     }
     {
-        float d[row_tiles][column_tiles][4] = {};
-        multiply<1, row_tiles, column_tiles>(d, q, 1, x0);
-        float c[rows];
+        uint2 scale[rows];
 #pragma unroll
-        for (int h = 0; h < rows; ++h) c[h] = __fmul_rn(f0[h], __int2float_rn(qgen_signed_byte<1>(sc[h][0])));
-        fold<row_tiles, column_tiles>(sum, c, d);
+        for (int h = 0; h < rows; ++h) scale[h] = code_scale<1>(sc[h][0]);
+        multiply<1, row_tiles, column_tiles>(d, q, 1, scale, x0);
     }
     uint4 x1[column_tiles];
     load_piece<column_tiles>(x1, values + 1 * 512, stride, left, g);
     {
-        float d[row_tiles][column_tiles][4] = {};
-        multiply<0, row_tiles, column_tiles>(d, q, 2, x1);
-        float c[rows];
+        uint2 scale[rows];
 #pragma unroll
-        for (int h = 0; h < rows; ++h) c[h] = __fmul_rn(f0[h], __int2float_rn(qgen_signed_byte<2>(sc[h][0])));
-        fold<row_tiles, column_tiles>(sum, c, d);
+        for (int h = 0; h < rows; ++h) scale[h] = code_scale<2>(sc[h][0]);
+        multiply<0, row_tiles, column_tiles>(d, q, 2, scale, x1);
     }
     {
-        float d[row_tiles][column_tiles][4] = {};
-        multiply<1, row_tiles, column_tiles>(d, q, 3, x1);
-        float c[rows];
+        uint2 scale[rows];
 #pragma unroll
-        for (int h = 0; h < rows; ++h) c[h] = __fmul_rn(f0[h], __int2float_rn(qgen_signed_byte<3>(sc[h][0])));
-        fold<row_tiles, column_tiles>(sum, c, d);
+        for (int h = 0; h < rows; ++h) scale[h] = code_scale<3>(sc[h][0]);
+        multiply<1, row_tiles, column_tiles>(d, q, 3, scale, x1);
     }
     uint4 x2[column_tiles];
     load_piece<column_tiles>(x2, values + 2 * 512, stride, left, g);
     {
-        float d[row_tiles][column_tiles][4] = {};
-        multiply<0, row_tiles, column_tiles>(d, q, 4, x2);
-        float c[rows];
+        uint2 scale[rows];
 #pragma unroll
-        for (int h = 0; h < rows; ++h) c[h] = __fmul_rn(f0[h], __int2float_rn(qgen_signed_byte<0>(sc[h][1])));
-        fold<row_tiles, column_tiles>(sum, c, d);
+        for (int h = 0; h < rows; ++h) scale[h] = code_scale<0>(sc[h][1]);
+        multiply<0, row_tiles, column_tiles>(d, q, 4, scale, x2);
     }
     {
-        float d[row_tiles][column_tiles][4] = {};
-        multiply<1, row_tiles, column_tiles>(d, q, 5, x2);
-        float c[rows];
+        uint2 scale[rows];
 #pragma unroll
-        for (int h = 0; h < rows; ++h) c[h] = __fmul_rn(f0[h], __int2float_rn(qgen_signed_byte<1>(sc[h][1])));
-        fold<row_tiles, column_tiles>(sum, c, d);
+        for (int h = 0; h < rows; ++h) scale[h] = code_scale<1>(sc[h][1]);
+        multiply<1, row_tiles, column_tiles>(d, q, 5, scale, x2);
     }
     uint4 x3[column_tiles];
     load_piece<column_tiles>(x3, values + 3 * 512, stride, left, g);
     {
-        float d[row_tiles][column_tiles][4] = {};
-        multiply<0, row_tiles, column_tiles>(d, q, 6, x3);
-        float c[rows];
+        uint2 scale[rows];
 #pragma unroll
-        for (int h = 0; h < rows; ++h) c[h] = __fmul_rn(f0[h], __int2float_rn(qgen_signed_byte<2>(sc[h][1])));
-        fold<row_tiles, column_tiles>(sum, c, d);
+        for (int h = 0; h < rows; ++h) scale[h] = code_scale<2>(sc[h][1]);
+        multiply<0, row_tiles, column_tiles>(d, q, 6, scale, x3);
     }
     {
-        float d[row_tiles][column_tiles][4] = {};
-        multiply<1, row_tiles, column_tiles>(d, q, 7, x3);
-        float c[rows];
+        uint2 scale[rows];
 #pragma unroll
-        for (int h = 0; h < rows; ++h) c[h] = __fmul_rn(f0[h], __int2float_rn(qgen_signed_byte<3>(sc[h][1])));
-        fold<row_tiles, column_tiles>(sum, c, d);
+        for (int h = 0; h < rows; ++h) scale[h] = code_scale<3>(sc[h][1]);
+        multiply<1, row_tiles, column_tiles>(d, q, 7, scale, x3);
     }
     uint4 x4[column_tiles];
     load_piece<column_tiles>(x4, values + 4 * 512, stride, left, g);
     {
-        float d[row_tiles][column_tiles][4] = {};
-        multiply<0, row_tiles, column_tiles>(d, q, 8, x4);
-        float c[rows];
+        uint2 scale[rows];
 #pragma unroll
-        for (int h = 0; h < rows; ++h) c[h] = __fmul_rn(f0[h], __int2float_rn(qgen_signed_byte<0>(sc[h][2])));
-        fold<row_tiles, column_tiles>(sum, c, d);
+        for (int h = 0; h < rows; ++h) scale[h] = code_scale<0>(sc[h][2]);
+        multiply<0, row_tiles, column_tiles>(d, q, 8, scale, x4);
     }
     {
-        float d[row_tiles][column_tiles][4] = {};
-        multiply<1, row_tiles, column_tiles>(d, q, 9, x4);
-        float c[rows];
+        uint2 scale[rows];
 #pragma unroll
-        for (int h = 0; h < rows; ++h) c[h] = __fmul_rn(f0[h], __int2float_rn(qgen_signed_byte<1>(sc[h][2])));
-        fold<row_tiles, column_tiles>(sum, c, d);
+        for (int h = 0; h < rows; ++h) scale[h] = code_scale<1>(sc[h][2]);
+        multiply<1, row_tiles, column_tiles>(d, q, 9, scale, x4);
     }
     uint4 x5[column_tiles];
     load_piece<column_tiles>(x5, values + 5 * 512, stride, left, g);
     {
-        float d[row_tiles][column_tiles][4] = {};
-        multiply<0, row_tiles, column_tiles>(d, q, 10, x5);
-        float c[rows];
+        uint2 scale[rows];
 #pragma unroll
-        for (int h = 0; h < rows; ++h) c[h] = __fmul_rn(f0[h], __int2float_rn(qgen_signed_byte<2>(sc[h][2])));
-        fold<row_tiles, column_tiles>(sum, c, d);
+        for (int h = 0; h < rows; ++h) scale[h] = code_scale<2>(sc[h][2]);
+        multiply<0, row_tiles, column_tiles>(d, q, 10, scale, x5);
     }
     {
-        float d[row_tiles][column_tiles][4] = {};
-        multiply<1, row_tiles, column_tiles>(d, q, 11, x5);
-        float c[rows];
+        uint2 scale[rows];
 #pragma unroll
-        for (int h = 0; h < rows; ++h) c[h] = __fmul_rn(f0[h], __int2float_rn(qgen_signed_byte<3>(sc[h][2])));
-        fold<row_tiles, column_tiles>(sum, c, d);
+        for (int h = 0; h < rows; ++h) scale[h] = code_scale<3>(sc[h][2]);
+        multiply<1, row_tiles, column_tiles>(d, q, 11, scale, x5);
     }
     uint4 x6[column_tiles];
     load_piece<column_tiles>(x6, values + 6 * 512, stride, left, g);
     {
-        float d[row_tiles][column_tiles][4] = {};
-        multiply<0, row_tiles, column_tiles>(d, q, 12, x6);
-        float c[rows];
+        uint2 scale[rows];
 #pragma unroll
-        for (int h = 0; h < rows; ++h) c[h] = __fmul_rn(f0[h], __int2float_rn(qgen_signed_byte<0>(sc[h][3])));
-        fold<row_tiles, column_tiles>(sum, c, d);
+        for (int h = 0; h < rows; ++h) scale[h] = code_scale<0>(sc[h][3]);
+        multiply<0, row_tiles, column_tiles>(d, q, 12, scale, x6);
     }
     {
-        float d[row_tiles][column_tiles][4] = {};
-        multiply<1, row_tiles, column_tiles>(d, q, 13, x6);
-        float c[rows];
+        uint2 scale[rows];
 #pragma unroll
-        for (int h = 0; h < rows; ++h) c[h] = __fmul_rn(f0[h], __int2float_rn(qgen_signed_byte<1>(sc[h][3])));
-        fold<row_tiles, column_tiles>(sum, c, d);
+        for (int h = 0; h < rows; ++h) scale[h] = code_scale<1>(sc[h][3]);
+        multiply<1, row_tiles, column_tiles>(d, q, 13, scale, x6);
     }
     uint4 x7[column_tiles];
     load_piece<column_tiles>(x7, values + 7 * 512, stride, left, g);
     {
-        float d[row_tiles][column_tiles][4] = {};
-        multiply<0, row_tiles, column_tiles>(d, q, 14, x7);
-        float c[rows];
+        uint2 scale[rows];
 #pragma unroll
-        for (int h = 0; h < rows; ++h) c[h] = __fmul_rn(f0[h], __int2float_rn(qgen_signed_byte<2>(sc[h][3])));
-        fold<row_tiles, column_tiles>(sum, c, d);
+        for (int h = 0; h < rows; ++h) scale[h] = code_scale<2>(sc[h][3]);
+        multiply<0, row_tiles, column_tiles>(d, q, 14, scale, x7);
     }
     {
-        float d[row_tiles][column_tiles][4] = {};
-        multiply<1, row_tiles, column_tiles>(d, q, 15, x7);
+        uint2 scale[rows];
+#pragma unroll
+        for (int h = 0; h < rows; ++h) scale[h] = code_scale<3>(sc[h][3]);
+        multiply<1, row_tiles, column_tiles>(d, q, 15, scale, x7);
+    }
+    {
         float c[rows];
 #pragma unroll
-        for (int h = 0; h < rows; ++h) c[h] = __fmul_rn(f0[h], __int2float_rn(qgen_signed_byte<3>(sc[h][3])));
+        for (int h = 0; h < rows; ++h) c[h] = f0[h];
         fold<row_tiles, column_tiles>(sum, c, d);
     }
 }

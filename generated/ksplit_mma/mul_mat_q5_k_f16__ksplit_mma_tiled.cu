@@ -6,15 +6,18 @@
 // storage     tiled: tiles of 16 rows and a block, as qgen.repack makes them, row tiles back to back
 // activation  f16 in the layout f16_q5_k_fragments, from quantize_activation
 // traffic     every packed byte is requested once a column tile (read factor 1.00)
-// contract    f16_g32_s8: x is rounded to f16; codes are exact in it. S of 32 weights that
-//             share all scales starts at +0 and takes steps of 16 products, an m16n8k16 each, as the layout
-//             orders them; X, the sum of their x, is added by halving. Block b of a row belongs to slice b mod
-//             8; a slice takes blocks, groups and terms in order, each as
-//             fma(factors * integer scale, S or X, slice), terms +d*sc*S, -dmin*mn*X;
+// contract    f16_g32_s8_folded: x is rounded to f16; codes times integer scales are exact in it. S of a
+//             block starts at +0 and takes steps of 16 products (code * scale) * x, an m16n8k16 each, as the
+//             layout orders them, groups of 32 weights in order.
+//             X, the sum of 32 x, is added by halving; high = bf16(X), low = bf16(X - high). M
+//             starts at +0 and takes an m16n8k16 in bf16 for each eight groups in turn: integer scales
+//             times high, then times low.
+//             Block b of a row belongs to slice b mod 8; a slice takes blocks and terms in order,
+//             each as fma(float factors, S or M, slice), terms +d*S, -dmin*M;
 //             slices are added by halving: slice s < h takes s + h, h = 4 .. 1
 // rounding    inside an instruction it is the hardware's; no column depends on another or on T
 //
-#include "qgen_float.cuh"
+#include "qgen_fold.cuh"
 #include "qgen_split.cuh"
 #include "qgen_tiles.cuh"
 
@@ -117,10 +120,19 @@ __device__ __forceinline__ float factor_f1(int b, [[maybe_unused]] int row, [[ma
     return qgen_f16_to_f32(*(const uint16_t*)(qgen_shared + skip + from3 + 2 + half * 128));
 }
 
-__device__ __forceinline__ void operand(uint32_t codes, uint32_t& low, uint32_t& high) {
+// Byte number `byte` of a scale word as `operand` takes it: x is a pair of the scale, y what a widened code's product with
+// it is off the code's.
+template <int byte>
+__device__ __forceinline__ uint2 code_scale(uint32_t scales) {
+    uint32_t scale = qgen_widen_both<Class, byte>(scales);
+    scale = Class::fma(scale, 0x3c003c00u, 0xe400e400u);
+    return make_uint2(scale, Class::fma(scale, 0xe400e400u, 0u));
+}
+
+__device__ __forceinline__ void operand(uint32_t codes, uint2 scale, uint32_t& low, uint32_t& high) {
     const uint2 wide = qgen_widen<Class>(codes);
     low = wide.x, high = wide.y;
-    low = Class::fma(low, 0x3c003c00u, 0xe400e400u), high = Class::fma(high, 0x3c003c00u, 0xe400e400u);
+    low = Class::fma(low, scale.x, scale.y), high = Class::fma(high, scale.x, scale.y);
 }
 
 // x of one piece, two code words: `values` is this thread's part of the first tile's, the next tile's is `stride` further.
@@ -132,22 +144,22 @@ __device__ __forceinline__ void load_piece(uint4 (&x)[column_tiles], const uint8
 }
 
 // One step of the contract for every row and column tile: d += the 16 products of one code word, whose x is in half
-// `half` of the piece.
+// `half` of the piece. Codes are taken times `scale`, by row.
 template <int half, int row_tiles, int column_tiles>
 __device__ __forceinline__ void multiply(float (&d)[row_tiles][column_tiles][4], const uint32_t (&q)[2 * row_tiles][kCodeWords],
-                                         int word, const uint4 (&x)[column_tiles]) {
+                                         int word, const uint2 (&scale)[2 * row_tiles], const uint4 (&x)[column_tiles]) {
 #pragma unroll
     for (int r = 0; r < row_tiles; ++r) {
         uint32_t a[4];
-        operand(q[2 * r][word], a[0], a[2]);
-        operand(q[2 * r + 1][word], a[1], a[3]);
+        operand(q[2 * r][word], scale[2 * r], a[0], a[2]);
+        operand(q[2 * r + 1][word], scale[2 * r + 1], a[1], a[3]);
 #pragma unroll
         for (int n = 0; n < column_tiles; ++n)
             Class::mma(d[r][n], a, half == 0 ? x[n].x : x[n].z, half == 0 ? x[n].y : x[n].w);
     }
 }
 
-// sum = coefficient * d + sum for the group sums d; coefficients by row.
+// sum = coefficient * d + sum for the block's sums d; coefficients by row.
 template <int row_tiles, int column_tiles>
 __device__ __forceinline__ void fold(float (&sum)[4 * row_tiles * column_tiles], const float (&c)[2 * row_tiles],
                                      const float (&d)[row_tiles][column_tiles][4]) {
@@ -156,19 +168,21 @@ __device__ __forceinline__ void fold(float (&sum)[4 * row_tiles * column_tiles],
         sum[i] = __fmaf_rn(c[i / (4 * column_tiles) * 2 + i % 4 / 2], d[i / (4 * column_tiles)][i / 4 % column_tiles][i % 4], sum[i]);
 }
 
-// The same for the sums of x, which have no rows.
+// d += integer scales times sums of x, of eight groups: `pairs` are the scales of two groups by row, `sums` points to this
+// thread's pieces of the same groups' sums.
 template <int row_tiles, int column_tiles>
-__device__ __forceinline__ void fold_sums(float (&sum)[4 * row_tiles * column_tiles], const float (&c)[2 * row_tiles],
-                                          const uint8_t* sums, int64_t stride, int left) {
-    float x[column_tiles][2];
+__device__ __forceinline__ void multiply_sums(float (&d)[row_tiles][column_tiles][4], const uint32_t (&pairs)[2 * row_tiles],
+                                              const uint8_t* sums, int64_t stride, int left) {
 #pragma unroll
     for (int n = 0; n < column_tiles; ++n) {
-        const uint2 v = 8 * n < left ? qgen_load_u32x2(sums + n * stride) : make_uint2(0, 0);
-        x[n][0] = __uint_as_float(v.x), x[n][1] = __uint_as_float(v.y);
-    }
+        const uint2 x = 8 * n < left ? qgen_load_u32x2(sums + n * stride) : make_uint2(0, 0);
 #pragma unroll
-    for (int i = 0; i < 4 * row_tiles * column_tiles; ++i)
-        sum[i] = __fmaf_rn(c[i / (4 * column_tiles) * 2 + i % 4 / 2], x[i / 4 % column_tiles][i % 2], sum[i]);
+        for (int r = 0; r < row_tiles; ++r) {
+            // The first eight products have the high pieces, the other eight the same scales and the low ones.
+            const uint32_t a[4] = {pairs[2 * r], pairs[2 * r + 1], pairs[2 * r], pairs[2 * r + 1]};
+            qgen_mma_bf16(d[r][n], a, x.x, x.y);
+        }
+    }
 }
 
 // Adds one block of sixteen rows, the tile at byte `place` of shared memory, times the tokens of `column_tiles` tiles to one
@@ -190,126 +204,104 @@ __device__ __forceinline__ void add_block(int place, int g, int t, int lane, int
 #pragma unroll
         for (int i = 0; i < 2; ++i) sc[h][i] = __shfl_sync(0xffffffffu, own, (lane & 28) + i);
     }
-    uint32_t mn[rows][2];
+    uint32_t pairs[1][rows];  // scales of groups 8i + 2t and 8i + 2t + 1
 #pragma unroll
     for (int h = 0; h < rows; ++h) {
         const uint32_t own = h ? scale_word_mn<1>(place, g, t) : scale_word_mn<0>(place, g, t);
 #pragma unroll
-        for (int i = 0; i < 2; ++i) mn[h][i] = __shfl_sync(0xffffffffu, own, (lane & 28) + i);
+        for (int i = 0; i < 1; ++i)
+            pairs[i][h] = qgen_scale_pair(__shfl_sync(0xffffffffu, own, (lane & 28) + 2 * i + t / 2), t % 2);
     }
     const float f0[rows] = {factor_f0<0>(place, g, t), factor_f0<1>(place, g, t)};
     const float f1[rows] = {factor_f1<0>(place, g, t), factor_f1<1>(place, g, t)};
+    float d[row_tiles][column_tiles][4] = {};
     uint4 x0[column_tiles];
     load_piece<column_tiles>(x0, values + 0 * 512, stride, left, g);
     {
-        float d[row_tiles][column_tiles][4] = {};
-        multiply<0, row_tiles, column_tiles>(d, q, 0, x0);
-        multiply<1, row_tiles, column_tiles>(d, q, 1, x0);
-        float c[rows];
+        uint2 scale[rows];
 #pragma unroll
-        for (int h = 0; h < rows; ++h) c[h] = __fmul_rn(f0[h], __int2float_rn(qgen_unsigned_byte<0>(sc[h][0])));
-        fold<row_tiles, column_tiles>(sum, c, d);
-#pragma unroll
-        for (int h = 0; h < rows; ++h) c[h] = -__fmul_rn(f1[h], __int2float_rn(qgen_unsigned_byte<0>(mn[h][0])));
-        fold_sums<row_tiles, column_tiles>(sum, c, sums + 0 * 32, sum_stride, left);
+        for (int h = 0; h < rows; ++h) scale[h] = code_scale<0>(sc[h][0]);
+        multiply<0, row_tiles, column_tiles>(d, q, 0, scale, x0);
+        multiply<1, row_tiles, column_tiles>(d, q, 1, scale, x0);
     }
     uint4 x1[column_tiles];
     load_piece<column_tiles>(x1, values + 1 * 512, stride, left, g);
     {
-        float d[row_tiles][column_tiles][4] = {};
-        multiply<0, row_tiles, column_tiles>(d, q, 2, x1);
-        multiply<1, row_tiles, column_tiles>(d, q, 3, x1);
-        float c[rows];
+        uint2 scale[rows];
 #pragma unroll
-        for (int h = 0; h < rows; ++h) c[h] = __fmul_rn(f0[h], __int2float_rn(qgen_unsigned_byte<1>(sc[h][0])));
-        fold<row_tiles, column_tiles>(sum, c, d);
-#pragma unroll
-        for (int h = 0; h < rows; ++h) c[h] = -__fmul_rn(f1[h], __int2float_rn(qgen_unsigned_byte<1>(mn[h][0])));
-        fold_sums<row_tiles, column_tiles>(sum, c, sums + 1 * 32, sum_stride, left);
+        for (int h = 0; h < rows; ++h) scale[h] = code_scale<1>(sc[h][0]);
+        multiply<0, row_tiles, column_tiles>(d, q, 2, scale, x1);
+        multiply<1, row_tiles, column_tiles>(d, q, 3, scale, x1);
     }
     uint4 x2[column_tiles];
     load_piece<column_tiles>(x2, values + 2 * 512, stride, left, g);
     {
-        float d[row_tiles][column_tiles][4] = {};
-        multiply<0, row_tiles, column_tiles>(d, q, 4, x2);
-        multiply<1, row_tiles, column_tiles>(d, q, 5, x2);
-        float c[rows];
+        uint2 scale[rows];
 #pragma unroll
-        for (int h = 0; h < rows; ++h) c[h] = __fmul_rn(f0[h], __int2float_rn(qgen_unsigned_byte<2>(sc[h][0])));
-        fold<row_tiles, column_tiles>(sum, c, d);
-#pragma unroll
-        for (int h = 0; h < rows; ++h) c[h] = -__fmul_rn(f1[h], __int2float_rn(qgen_unsigned_byte<2>(mn[h][0])));
-        fold_sums<row_tiles, column_tiles>(sum, c, sums + 2 * 32, sum_stride, left);
+        for (int h = 0; h < rows; ++h) scale[h] = code_scale<2>(sc[h][0]);
+        multiply<0, row_tiles, column_tiles>(d, q, 4, scale, x2);
+        multiply<1, row_tiles, column_tiles>(d, q, 5, scale, x2);
     }
     uint4 x3[column_tiles];
     load_piece<column_tiles>(x3, values + 3 * 512, stride, left, g);
     {
-        float d[row_tiles][column_tiles][4] = {};
-        multiply<0, row_tiles, column_tiles>(d, q, 6, x3);
-        multiply<1, row_tiles, column_tiles>(d, q, 7, x3);
-        float c[rows];
+        uint2 scale[rows];
 #pragma unroll
-        for (int h = 0; h < rows; ++h) c[h] = __fmul_rn(f0[h], __int2float_rn(qgen_unsigned_byte<3>(sc[h][0])));
-        fold<row_tiles, column_tiles>(sum, c, d);
-#pragma unroll
-        for (int h = 0; h < rows; ++h) c[h] = -__fmul_rn(f1[h], __int2float_rn(qgen_unsigned_byte<3>(mn[h][0])));
-        fold_sums<row_tiles, column_tiles>(sum, c, sums + 3 * 32, sum_stride, left);
+        for (int h = 0; h < rows; ++h) scale[h] = code_scale<3>(sc[h][0]);
+        multiply<0, row_tiles, column_tiles>(d, q, 6, scale, x3);
+        multiply<1, row_tiles, column_tiles>(d, q, 7, scale, x3);
     }
     uint4 x4[column_tiles];
     load_piece<column_tiles>(x4, values + 4 * 512, stride, left, g);
     {
-        float d[row_tiles][column_tiles][4] = {};
-        multiply<0, row_tiles, column_tiles>(d, q, 8, x4);
-        multiply<1, row_tiles, column_tiles>(d, q, 9, x4);
-        float c[rows];
+        uint2 scale[rows];
 #pragma unroll
-        for (int h = 0; h < rows; ++h) c[h] = __fmul_rn(f0[h], __int2float_rn(qgen_unsigned_byte<0>(sc[h][1])));
-        fold<row_tiles, column_tiles>(sum, c, d);
-#pragma unroll
-        for (int h = 0; h < rows; ++h) c[h] = -__fmul_rn(f1[h], __int2float_rn(qgen_unsigned_byte<0>(mn[h][1])));
-        fold_sums<row_tiles, column_tiles>(sum, c, sums + 4 * 32, sum_stride, left);
+        for (int h = 0; h < rows; ++h) scale[h] = code_scale<0>(sc[h][1]);
+        multiply<0, row_tiles, column_tiles>(d, q, 8, scale, x4);
+        multiply<1, row_tiles, column_tiles>(d, q, 9, scale, x4);
     }
     uint4 x5[column_tiles];
     load_piece<column_tiles>(x5, values + 5 * 512, stride, left, g);
     {
-        float d[row_tiles][column_tiles][4] = {};
-        multiply<0, row_tiles, column_tiles>(d, q, 10, x5);
-        multiply<1, row_tiles, column_tiles>(d, q, 11, x5);
-        float c[rows];
+        uint2 scale[rows];
 #pragma unroll
-        for (int h = 0; h < rows; ++h) c[h] = __fmul_rn(f0[h], __int2float_rn(qgen_unsigned_byte<1>(sc[h][1])));
-        fold<row_tiles, column_tiles>(sum, c, d);
-#pragma unroll
-        for (int h = 0; h < rows; ++h) c[h] = -__fmul_rn(f1[h], __int2float_rn(qgen_unsigned_byte<1>(mn[h][1])));
-        fold_sums<row_tiles, column_tiles>(sum, c, sums + 5 * 32, sum_stride, left);
+        for (int h = 0; h < rows; ++h) scale[h] = code_scale<1>(sc[h][1]);
+        multiply<0, row_tiles, column_tiles>(d, q, 10, scale, x5);
+        multiply<1, row_tiles, column_tiles>(d, q, 11, scale, x5);
     }
     uint4 x6[column_tiles];
     load_piece<column_tiles>(x6, values + 6 * 512, stride, left, g);
     {
-        float d[row_tiles][column_tiles][4] = {};
-        multiply<0, row_tiles, column_tiles>(d, q, 12, x6);
-        multiply<1, row_tiles, column_tiles>(d, q, 13, x6);
-        float c[rows];
+        uint2 scale[rows];
 #pragma unroll
-        for (int h = 0; h < rows; ++h) c[h] = __fmul_rn(f0[h], __int2float_rn(qgen_unsigned_byte<2>(sc[h][1])));
-        fold<row_tiles, column_tiles>(sum, c, d);
-#pragma unroll
-        for (int h = 0; h < rows; ++h) c[h] = -__fmul_rn(f1[h], __int2float_rn(qgen_unsigned_byte<2>(mn[h][1])));
-        fold_sums<row_tiles, column_tiles>(sum, c, sums + 6 * 32, sum_stride, left);
+        for (int h = 0; h < rows; ++h) scale[h] = code_scale<2>(sc[h][1]);
+        multiply<0, row_tiles, column_tiles>(d, q, 12, scale, x6);
+        multiply<1, row_tiles, column_tiles>(d, q, 13, scale, x6);
     }
     uint4 x7[column_tiles];
     load_piece<column_tiles>(x7, values + 7 * 512, stride, left, g);
     {
-        float d[row_tiles][column_tiles][4] = {};
-        multiply<0, row_tiles, column_tiles>(d, q, 14, x7);
-        multiply<1, row_tiles, column_tiles>(d, q, 15, x7);
+        uint2 scale[rows];
+#pragma unroll
+        for (int h = 0; h < rows; ++h) scale[h] = code_scale<3>(sc[h][1]);
+        multiply<0, row_tiles, column_tiles>(d, q, 14, scale, x7);
+        multiply<1, row_tiles, column_tiles>(d, q, 15, scale, x7);
+    }
+    {
         float c[rows];
 #pragma unroll
-        for (int h = 0; h < rows; ++h) c[h] = __fmul_rn(f0[h], __int2float_rn(qgen_unsigned_byte<3>(sc[h][1])));
+        for (int h = 0; h < rows; ++h) c[h] = f0[h];
         fold<row_tiles, column_tiles>(sum, c, d);
+    }
+    {
+        float c[rows];
 #pragma unroll
-        for (int h = 0; h < rows; ++h) c[h] = -__fmul_rn(f1[h], __int2float_rn(qgen_unsigned_byte<3>(mn[h][1])));
-        fold_sums<row_tiles, column_tiles>(sum, c, sums + 7 * 32, sum_stride, left);
+        for (int h = 0; h < rows; ++h) c[h] = -f1[h];
+        float m[row_tiles][column_tiles][4] = {};
+#pragma unroll
+        for (int i = 0; i < 1; ++i)
+            multiply_sums<row_tiles, column_tiles>(m, pairs[i], sums + i * 256, sum_stride, left);
+        fold<row_tiles, column_tiles>(sum, c, m);
     }
 }
 
@@ -350,7 +342,7 @@ __device__ __forceinline__ void ksplit(const uint8_t* weight, int rows, int bloc
     const int column = blockIdx.y * columns, left = tokens - column;
     const int64_t first_place = (int64_t)(column / 8) * blocks + warp;
     const uint8_t* values = qgen_keep(activation + first_place * kValueBytes + lane * 16);
-    const uint8_t* sums = qgen_keep(activation + (tokens + 7) / 8 * (int64_t)blocks * kValueBytes + first_place * kSumBytes + t * 8);
+    const uint8_t* sums = qgen_keep(activation + (tokens + 7) / 8 * (int64_t)blocks * kValueBytes + first_place * kSumBytes + lane * 8);
     const int row_end = min(rows, share.end * 16);
     auto finish = [&](int number, int tile) {
         qgen_add_partials<kSplit, column_tiles, 1>(partial, handover, number, warp, lane, tile, row_end, column, left, y, y_stride);

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from qgen.emit import ksplit
 from qgen.emit.ksplit import ByteUse
@@ -33,7 +33,7 @@ class Product:
 
 @dataclass(frozen=True)
 class Term:
-    """One fused multiply-add of a group: coefficient = product * scale, each "" or None where there is none."""
+    """One fused multiply-add: coefficient = product * scale, each "" or None where there is none."""
 
     negative: bool
     product: str
@@ -52,25 +52,38 @@ class Word:
 
 @dataclass(frozen=True)
 class Group:
-    """One group of a block; new_pieces: those that no group before it needed."""
+    """One group of a block; new_pieces: those that no group before it needed.
+
+    terms: what is added behind it; nothing where folded
+    scale: of its codes, where folded
+    """
 
     index: int
     new_pieces: tuple[int, ...]
     words: tuple[Word, ...]
     terms: tuple[Term, ...]
+    scale: ByteUse | None
 
 
 @dataclass(frozen=True)
 class FloatKernel:
-    """The `k` of ksplit_float.cu.j2 and ksplit_float_tiled.cu.j2: of the latter the factors, of the former products."""
+    """The `k` of ksplit_float.cu.j2 and ksplit_float_tiled.cu.j2: of the latter the factors, of the former products.
+
+    spread:   scale words of which every thread of a quad gets all
+    minimums: where folded, the scale word of the sums of x, of which every thread gets the pairs that it multiplies
+    terms:    what is added behind a block, where folded
+    """
 
     header: tuple[str, ...]
     plan: FloatKsplitPlan
     rung_names: tuple[str, ...]
     scale_words: tuple[ScaleWord, ...]
+    spread: tuple[ScaleWord, ...]
+    minimums: ScaleWord | None
     products: tuple[Product, ...]
     factors: tuple[ksplit.Factor, ...]
     groups: tuple[Group, ...]
+    terms: tuple[Term, ...]
 
 
 @dataclass(frozen=True)
@@ -104,14 +117,42 @@ def float_facts(plan: FloatKsplitPlan) -> list[str]:
         f"storage     {plan.storage}: {storage}",
         f"activation  {c.activation} in the layout {plan.layout.name}, from quantize_activation",
         f"traffic     every packed byte is requested once a column tile (read factor {plan.read_factor:.2f})",
+        *(_folded(plan) if c.folded else _unfolded(plan)),
+        f"            slices are added by halving: slice s < h takes s + h, h = {last} .. 1",
+        "rounding    inside an instruction it is the hardware's; no column depends on another or on T",
+        "",
+    ]
+
+
+def _unfolded(plan: FloatKsplitPlan) -> list[str]:
+    c = plan.contract
+    return [
         f"contract    {c.name}: x is rounded to {c.activation}; codes are exact in it. S of {c.group} weights that",
         "            share all scales starts at +0 and takes steps of 16 products, an m16n8k16 each, as the layout",
         "            orders them; X, the sum of their x, is added by halving. Block b of a row belongs to slice b mod",
         f"            {c.slices}; a slice takes blocks, groups and terms in order, each as",
         "            fma(factors * integer scale, S or X, slice), terms " + ", ".join(c.terms) + ";",
-        f"            slices are added by halving: slice s < h takes s + h, h = {last} .. 1",
-        "rounding    inside an instruction it is the hardware's; no column depends on another or on T",
-        "",
+    ]
+
+
+def _folded(plan: FloatKsplitPlan) -> list[str]:
+    c = plan.contract
+    lines = [
+        f"contract    {c.name}: x is rounded to {c.activation}; codes times integer scales are exact in it. S of a",
+        "            block starts at +0 and takes steps of 16 products (code * scale) * x, an m16n8k16 each, as the",
+        f"            layout orders them, groups of {c.group} weights in order.",
+    ]
+    if plan.layout.pieced:
+        lines += [
+            f"            X, the sum of {c.group} x, is added by halving; high = bf16(X), low = bf16(X - high). M",
+            "            starts at +0 and takes an m16n8k16 in bf16 for each eight groups in turn: integer scales",
+            "            times high, then times low.",
+        ]
+    of = "S or M" if plan.layout.pieced else "S"
+    return [
+        *lines,
+        f"            Block b of a row belongs to slice b mod {c.slices}; a slice takes blocks and terms in order,",
+        f"            each as fma(float factors, {of}, slice), terms " + ", ".join(c.terms) + ";",
     ]
 
 
@@ -120,30 +161,33 @@ def float_kernel(plan: FloatKsplitPlan, header: tuple[str, ...]) -> FloatKernel:
     names: dict[tuple[FloatScale, ...], str] = {}
     groups = []
     seen: set[int] = set()
+    folded = plan.contract.folded
     for g in range(plan.layout.groups):
         words = tuple(
             Word(index=j, piece=j // PIECE_WORDS, half=j % PIECE_WORDS)
             for j in range(plan.group_words[g], plan.group_words[g + 1])
         )
-        terms = []
-        for term, scale, span in zip(plan.terms, plan.scale_words, plan.scale_spans, strict=True):
-            floats = term.floats[g]
-            name = names.setdefault(floats, f"f{len(names)}") if floats else ""
-            entry = g // span
-            use = (
-                None
-                if scale is None
-                else ByteUse(scale.name, entry // 4, entry % 4, "signed" if scale.signed else "unsigned")
-            )
-            terms.append(Term(negative=term.negative, product=name, scale=use, codes=term.codes))
+        terms = [_term(plan, i, g, names) for i in range(len(plan.terms))]
         pieces = {word.piece for word in words}
-        groups.append(Group(index=g, new_pieces=tuple(sorted(pieces - seen)), words=words, terms=tuple(terms)))
+        groups.append(
+            Group(
+                index=g,
+                new_pieces=tuple(sorted(pieces - seen)),
+                words=words,
+                terms=() if folded else tuple(terms),
+                scale=next(term.scale for term in terms if term.codes) if folded else None,
+            )
+        )
         seen |= pieces
+    own = dict(zip((term.codes for term in plan.terms), plan.scale_words, strict=True)) if folded else {}
+    words_of = tuple(dict.fromkeys(w for w in plan.scale_words if w is not None))
     return FloatKernel(
         header=header,
         plan=plan,
         rung_names=tuple(f"T{rung.columns}R{rung.row_tiles}" for rung in plan.rungs),
-        scale_words=tuple(dict.fromkeys(w for w in plan.scale_words if w is not None)),
+        scale_words=words_of,
+        spread=tuple(w for w in words_of if not folded or w == own[True]),
+        minimums=own.get(False),
         products=tuple(
             Product(name, tuple(_factor(plan, f) for f in floats))
             for floats, name in (() if plan.tile else names.items())
@@ -153,7 +197,20 @@ def float_kernel(plan: FloatKsplitPlan, header: tuple[str, ...]) -> FloatKernel:
             for floats, name in (names.items() if plan.tile else ())
         ),
         groups=tuple(groups),
+        terms=tuple(replace(_term(plan, i, 0, names), scale=None) for i in range(len(plan.terms))) if folded else (),
     )
+
+
+def _term(plan: FloatKsplitPlan, number: int, group: int, names: dict[tuple[FloatScale, ...], str]) -> Term:
+    """Of a group; the names of its product and of those before it are kept in `names`."""
+    term, scale = plan.terms[number], plan.scale_words[number]
+    floats = term.floats[group]
+    name = names.setdefault(floats, f"f{len(names)}") if floats else ""
+    entry = group // plan.scale_spans[number]
+    use = None
+    if scale is not None:
+        use = ByteUse(scale.name, entry // 4, entry % 4, "signed" if scale.signed else "unsigned")
+    return Term(negative=term.negative, product=name, scale=use, codes=term.codes)
 
 
 def _factor(plan: FloatKsplitPlan, scale: FloatScale) -> Factor:

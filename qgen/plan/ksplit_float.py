@@ -7,11 +7,11 @@ lies in memory in the order that this gives to K. The arithmetic is qgen.plan.fl
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass
 
 from qgen.archs import Arch
-from qgen.plan.float_contract import FloatContract, float_contract, group_of
+from qgen.plan.float_contract import FloatContract, float_contract, group_of, whole_numbers
+from qgen.plan.float_convert import Convert, Fold, convert_codes, plan_fold
 from qgen.plan.float_rungs import LADDER, SHARED_LIMIT, TILED_LADDER, FloatRung, native_float_rung, tiled_float_rung
 from qgen.plan.lanes import Names, plan_lanes
 from qgen.plan.matvec import PIECE, Launch, four, table_words
@@ -20,9 +20,9 @@ from qgen.plan.records import LaneConstant, Step, TermPlan, Words
 from qgen.plan.refuse import refuse
 from qgen.plan.rungs import launch_over_tiles
 from qgen.plan.scales import ScaleWord, plan_scale_word
-from qgen.plan.terms import code_field, code_offset, plan_terms, scale_fields
+from qgen.plan.terms import code_field, plan_terms, scale_fields
 from qgen.plan.tile import LANES, TileLayout, TileNames, in_tile, plan_tile
-from qgen.spec import Field, Format
+from qgen.spec import Format
 
 PIECE_WORDS = 2  # code words whose activations a thread loads at once: 16 bytes
 
@@ -32,7 +32,9 @@ class FloatFragments:
     """Activations of a class in the order tensor-core fragments want them, eight tokens a column tile.
 
     Planes, in order, each [column tile][block] and then: values, two bytes each, [piece][8 tokens][4 threads][8],
-    which are the elements of code words 2 piece and 2 piece + 1; sums f32 [groups][8], where a term needs them.
+    which are the elements of code words 2 piece and 2 piece + 1; then, where a term needs them, sums. They are f32
+    [groups][8 tokens], or where `pieced` bf16 [groups / 8][8 tokens][4 threads][4]: of run i, thread t has the high
+    pieces of the sums of groups 8i + 2t and 8i + 2t + 1, then their low pieces.
     `words[t][j]` lists the four elements of code word j of thread t, which is step j of the contract; `block` stands
     for an empty place, whose value is 0.
     """
@@ -43,6 +45,7 @@ class FloatFragments:
     pieces: int
     groups: int
     sums: bool
+    pieced: bool
     words: tuple[tuple[tuple[int, int, int, int], ...], ...]
 
     @property
@@ -62,20 +65,6 @@ class FloatFragments:
     def bytes(self, blocks: int, tokens: int) -> int:
         """Bytes of the arranged activation of `tokens` tokens."""
         return -(-tokens // 8) * blocks * (self.value_bytes + self.sum_bytes)
-
-
-@dataclass(frozen=True)
-class Convert:
-    """How four stored integers, one a byte, become numbers of the class; every step is exact.
-
-    flip:   what is XOR-ed to the code word first, "" for nothing
-    signed: bytes are two's complement and taken apart (bf16); otherwise they are counted from 0
-    steps:  fused multiply-adds behind that, as packed pairs (factor, summand)
-    """
-
-    flip: str
-    signed: bool
-    steps: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True)
@@ -102,6 +91,7 @@ class FloatKsplitPlan:
     origins: tuple[Origin, ...] | tuple[LaneConstant, ...]  # of a thread's addresses, in planes or in a tile
     group_words: tuple[int, ...]  # first code word of each group, and the end
     convert: Convert
+    fold: Fold | None  # of a folded contract
     terms: tuple[TermPlan, ...]
     scale_words: tuple[ScaleWord | None, ...]  # by term
     scale_spans: tuple[int, ...]  # by term: groups that share an integer scale
@@ -112,8 +102,9 @@ class FloatKsplitPlan:
     @property
     def requires(self) -> tuple[str, ...]:
         """Instructions (fields of qgen.archs.Instructions) its text cannot do without."""
-        mma = f"mma_m16n8k16_{self.contract.activation}"
-        return (mma, "cp_async") if self.tile else (mma,)
+        classes = dict.fromkeys((self.contract.activation, *(("bf16",) if self.layout.pieced else ())))
+        mma = tuple(f"mma_m16n8k16_{name}" for name in classes)
+        return (*mma, "cp_async") if self.tile else mma
 
     def workspace_bytes(self, blocks: int, tokens: int) -> int:
         """Bytes of arranged activation for `tokens` tokens of `blocks` weight blocks."""
@@ -137,14 +128,20 @@ def plan_ksplit_float(format: Format, activation: str, storage: str = "native") 
     terms = plan_terms(flat, codes, program, group, group, Names(flat, LANES) if tile else names)
     words = tuple(plan_scale_word(flat, fields[0], names) if fields else None for fields in scaled)
     table = tuple(int(v) for v in flat.codebook(codes.table).numbers) if codes.table else ()
-    convert, stored = _convert(format, codes, activation, table)
+    convert, stored = convert_codes(format, codes, activation, table)
+    sums = any(codes.name not in t.factors for t in flat.terms)
+    fold = None
+    if agreed.folded:
+        (scale,) = (f for t, fields in zip(flat.terms, scaled, strict=True) if codes.name in t.factors for f in fields)
+        fold = plan_fold(activation, whole_numbers(flat, scale), convert)
     layout = FloatFragments(
         name=f"{activation}_{format.name.lower()}_fragments",
         activation=activation,
         block=format.block,
         pieces=-(-len(program.code_words) // PIECE_WORDS),
         groups=format.block // group,
-        sums=any(codes.name not in t.factors for t in flat.terms),
+        sums=sums,
+        pieced=sums and agreed.folded,
         words=tuple(
             tuple(four(tuple(e if e >= 0 else format.block for e in w.elements[t])) for w in program.code_words)
             for t in range(LANES)
@@ -153,8 +150,10 @@ def plan_ksplit_float(format: Format, activation: str, storage: str = "native") 
     stem = f"mul_mat_{format.name.lower()}_{activation}"
     run = max((load.count for load in program.loads), default=1)
     # Integer scales take registers: 16 columns would spill with two CTAs a multiprocessor, 32 where there are many.
-    paired = 8 if any(scaled) else 16
-    widest = 16 if any(scaled) and layout.groups > 8 else 32
+    # Folded ones take fewer: two CTAs have too few only in native storage, whose rows have a place each.
+    many = any(scaled) and not fold
+    paired = 8 if many or (fold and not tile) else 16
+    widest = 16 if many and layout.groups > 8 else 32
     origins: tuple[Origin, ...] | tuple[LaneConstant, ...]
     if isinstance(names, TileNames):
         terms = tuple(in_tile(term, names) for term in terms)
@@ -192,6 +191,7 @@ def plan_ksplit_float(format: Format, activation: str, storage: str = "native") 
         origins=origins,
         group_words=program.group_words,
         convert=convert,
+        fold=fold,
         terms=terms,
         scale_words=words,
         scale_spans=tuple(fields[0].per // group if fields else 1 for fields in scaled),
@@ -199,52 +199,6 @@ def plan_ksplit_float(format: Format, activation: str, storage: str = "native") 
         rungs=rungs,
         read_factor=1.0,
     )
-
-
-# ---- codes as numbers of the class ------------------------------------------------------------------------------
-
-# What a byte under the class's high byte counts from, and the largest whole number up to which all are exact.
-_ORIGIN = {"f16": 1024, "bf16": 128}
-_EXACT = {"f16": 2048, "bf16": 256}
-
-
-def _bits(activation: str, value: int) -> str:
-    """A pair of the same number, as the text of a register."""
-    if activation == "f16":
-        bits = int.from_bytes(struct.pack("<e", value), "little")
-    else:
-        bits = int.from_bytes(struct.pack("<f", value), "little") >> 16
-    return f"0x{bits * 0x10001:08x}u"
-
-
-def _convert(format: Format, codes: Field, activation: str, table: tuple[int, ...]) -> tuple[Convert, tuple[int, ...]]:
-    """How stored integers become numbers, and the codebook as it is stored. Refuses codes that the class rounds."""
-    origin, exact = _ORIGIN[activation], _EXACT[activation]
-    if codes.table:
-        # The codebook is stored so that it begins at 0, where its span allows.
-        base = -min(table)
-        signed, mul, add = max(table) + base > origin - 1, 1, -base
-        table = table if signed else tuple(v + base for v in table)
-        low, high = (min(table), max(table)) if signed else (0, max(table))
-        add = 0 if signed else add
-    else:
-        signed, mul, add = codes.width == 8, int(codes.mul), code_offset(codes)
-        low, high = (-128, 127) if signed else (0, codes.levels - 1)
-    reach = max(abs(mul * low + add), abs(mul * high + add))
-    if reach > exact:
-        refuse(format, f"codes that mean up to {reach}", f"at most {exact}, up to which {activation} is exact")
-    flip, apart = "", signed and activation == "bf16"
-    if signed and not apart:  # bytes counted from -128
-        flip, add = "0x80808080u", add - 128 * mul
-    one = _bits(activation, 1)
-    steps: tuple[tuple[str, str], ...]
-    if apart:
-        steps = () if (mul, add) == (1, 0) else ((_bits(activation, mul), _bits(activation, add)),)
-    elif mul == 1:
-        steps = ((one, _bits(activation, add - origin)),)
-    else:
-        steps = ((one, _bits(activation, -origin)), (_bits(activation, mul), _bits(activation, add)))
-    return Convert(flip, apart, steps), table
 
 
 # ---- launch shapes -----------------------------------------------------------------------------------------------

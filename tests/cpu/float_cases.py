@@ -115,11 +115,19 @@ def workspace(layout: FloatFragments, x: F32) -> U8:
     placed = values.reshape(tiles, 8, blocks, layout.pieces, 4, 8).transpose(0, 2, 3, 1, 4, 5)
     parts = [np.ascontiguousarray(placed).reshape(-1).view(np.uint8)]
     if layout.sums:
-        placed_sums = sums.reshape(tiles, 8, blocks, -1).transpose(0, 2, 3, 1)
+        by_group = sums.reshape(tiles, 8, blocks, -1).transpose(0, 2, 3, 1)
+        placed_sums = _pieced(sums, tiles) if layout.pieced else by_group
         parts.append(np.ascontiguousarray(placed_sums).reshape(-1).view(np.uint8))
     memory = np.concatenate(parts)
     assert (parts[0].size, memory.size) == (layout.sums_offset(blocks, tokens), layout.bytes(blocks, tokens))
     return memory
+
+
+def _pieced(sums: F32, tiles: int) -> NDArray[np.uint16]:
+    """Sums float32[8 * tiles, blocks, groups] as bf16 [tile][block][run][token][thread][high, high, low, low]."""
+    high, low = (narrowed(part, "bf16") for part in contract_float.pieces(sums))
+    both = np.stack([high, low], axis=2).reshape(tiles, 8, sums.shape[1], 2, -1, 4, 2)
+    return both.transpose(0, 2, 4, 1, 5, 3, 6)
 
 
 def narrowed(x: F32, activation: str) -> NDArray[np.uint16]:

@@ -13,11 +13,12 @@ from float_cases import Operands, cases, narrowed, operands, special_operands, w
 from judging import F32, GUARD, POISON, U8, Order, Wrong, poisoned, same
 from ksplit_cases import DISTINCT, INF_ROW, INF_X, NAN_ROW, NAN_X, ROWS, Case, numbers
 from ksplit_checks import SM_90
+from numpy.typing import NDArray
 
 from qgen import contract_float, emulate
 from qgen.emit import emit
 from qgen.emulate import Buffer, Program, Report
-from qgen.plan import ArrangePlan, FloatKsplitPlan, FloatRung, launch_arrange, launch_ksplit_float
+from qgen.plan import ArrangePlan, FloatFragments, FloatKsplitPlan, FloatRung, launch_arrange, launch_ksplit_float
 from qgen.spec import Format
 
 
@@ -201,17 +202,24 @@ def check_arrange(program: Program, plan: ArrangePlan, x: F32) -> None:
             raise Wrong("values plane", where)
         if not (values[~own].view(np.uint8) == fill).all():
             raise Wrong("values of no token written", where)
-        if layout.sums:
-            found, sums = (m[at:].view(np.float32).reshape(tiles, blocks, layout.groups, 8) for m in (memory, wanted))
-            sums = np.where(np.broadcast_to(own[:, None, None, :], sums.shape), sums, 0)
-            if not same(found, np.ascontiguousarray(sums, dtype=np.float32)).all():
-                raise Wrong("sums plane", where)
+        if layout.sums and not same(*(_sums_of(layout, m[at:], own) for m in (memory, wanted))).all():
+            raise Wrong("sums plane", where)
         written = at // (8 * tiles) * tokens + memory.size - at
         if not written == report.bytes_written["activation"] == report.written_bytes["activation"]:
             raise Wrong("planes not written once", f"{report.written_bytes['activation']} of {written}; {where}")
         nbytes = x.size * (2 if narrow else 4)
         if not nbytes == report.read_bytes["x"] == report.bytes_touched["x"]:
             raise Wrong("x not read once", f"{report.read_bytes['x']} of {nbytes}; {where}")
+
+
+def _sums_of(layout: FloatFragments, plane: U8, own: NDArray[np.bool_]) -> F32:
+    """The numbers of a sums plane, 0 for those of tokens that only fill up a tile. own: bool[tiles, 8 tokens]."""
+    shape = (len(own), -1, 8, 16 if layout.pieced else 1)
+    if layout.pieced:
+        plane = (plane.view(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.uint8)
+    sums = plane.view(np.float32).reshape(shape)
+    used = np.broadcast_to(own[:, np.newaxis, :, np.newaxis], sums.shape)
+    return np.ascontiguousarray(np.where(used, sums, 0), dtype=np.float32)
 
 
 @cache
