@@ -155,6 +155,12 @@ def _print_wgmma(plan: WgmmaPlan) -> None:
 
 
 def _contract(c: Contract | FloatContract) -> str:
+    if isinstance(c, FloatContract) and c.folded:
+        return (
+            f"{c.name}: {c.activation} activations from T = 1 up, float32 sums S of blocks, (code * integer scale) * x "
+            f"in steps of 16 products, M of integer scales * the sums of {c.group} x in two bf16 pieces, {c.slices} "
+            "slices by block, halving tree"
+        )
     if isinstance(c, FloatContract):
         return (
             f"{c.name}: {c.activation} activations from T = 1 up, float32 sums S of groups of {c.group} in steps of 16 "
@@ -169,7 +175,7 @@ def _print_layout(layout: ActivationLayout | FragmentLayout | FloatFragments | T
         print(f"layout    {layout.name}: tiles of {TILE_ROWS} rows and one block, pieces of {pieces} bytes a row")
         return
     if isinstance(layout, FloatFragments):
-        sums = f", {layout.groups} sum(s)" if layout.sums else ""
+        sums = f", {layout.groups} sum(s){' in two bf16 pieces' if layout.pieced else ''}" if layout.sums else ""
         shape = f"eight tokens a tile, {layout.pieces} x 16 bytes a thread, token and block{sums}"
     elif isinstance(layout, FragmentLayout):
         shape = f"eight tokens a tile, {layout.chunks} x 16 bytes a thread, token and bundle"
