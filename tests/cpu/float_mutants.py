@@ -20,7 +20,8 @@ class Mutant:
     """One way to break a kernel.
 
     columns: capacity of the routed rung that is broken; 0: what arranges x
-    edits:   (text, replacement) in turn, at the first place; the text must be there, in the file or in qgen_float.cuh
+    edits:   (text, replacement) in turn, at the first place; the text must be there, in the file or in its headers for
+             floats
     caught:  the checks of which one must fail, or "fault" for the emulator's
     """
 
@@ -37,11 +38,14 @@ def _one(name: str, target: tuple[str, str, int], old: str, new: str, *caught: s
 
 
 PLANES, SCALED, BYTES, DIGITS = (
-    ("Q5G64_F16S", "bf16", 8), ("Q4_K", "f16", 8), ("Q8_0", "bf16", 16), ("TQ1_0", "f16", 8),
+    ("Q5G64_F16S", "bf16", 8), ("Q4_K", "bf16", 8), ("Q8_0", "bf16", 16), ("TQ1_0", "f16", 8),
 )  # fmt: skip
+# Folded: minimums of one run of groups; of two; signed scales, codes converted before they are multiplied.
+FOLDED, RUNS, SIGNED = ("Q4_K", "f16", 8), ("Q2_K", "bf16", 8), ("Q3_K", "f16", 8)
 WAIT = "            qgen_copy_wait<R::stages - 2>();\n"
 FOLD = "template <int row_tiles, int column_tiles>\n__device__ __forceinline__ void fold("
 APART = "__device__ float apart(float a, float b, float c) { return __fadd_rn(__fmul_rn(a, b), c); }\n"
+RESTART = "        d[0][0][0] = 0.0f;\n        multiply<0, row_tiles, column_tiles>(d, q, 8,"
 BARRIER = "            __syncthreads();\n            request();\n"
 
 MUTANTS = (
@@ -150,6 +154,18 @@ MUTANTS = (
         (BITS,),
     ),
     _one("digits of the wrong base", DIGITS, "0xe401e401u", "0xe400e400u", BITS),
+    # folded scales
+    _one("scale of the next group", FOLDED, "code_scale<1>(sc[h][0])", "code_scale<2>(sc[h][0])", BITS),
+    _one("summand without its scale", FOLDED, "Class::fma(scale, 0xe400e400u, 0u)", "0xe400e400u", BITS),
+    _one("low pieces of sums dropped", FOLDED, "d[r][n], a, x.x, x.y)", "d[r][n], a, x.x, 0u)", BITS),
+    _one("high pieces of sums twice", FOLDED, "d[r][n], a, x.x, x.y)", "d[r][n], a, x.x, x.x)", BITS),
+    _one("minimums of other groups", FOLDED, "+ 2 * i + t / 2), t % 2)", "+ 2 * i + t / 2), 0)", BITS),
+    _one("minimums of another word", FOLDED, "+ 2 * i + t / 2), t % 2)", "+ 2 * i), t % 2)", BITS),
+    _one("folded minimum added", FOLDED, "c[h] = -f1[h]", "c[h] = f1[h]", BITS),
+    _one("sums of the first run", RUNS, "sums + i * 256", "sums", BITS, TRAFFIC),
+    _one("minimums of the first run", RUNS, "(m, pairs[i], sums", "(m, pairs[0], sums", BITS),
+    _one("a sum begun anew", RUNS, "        multiply<0, row_tiles, column_tiles>(d, q, 8,", RESTART, BITS),
+    _one("signed scale taken as it is", SIGNED, "(scales ^ 0x80808080u)", "(scales)", BITS),
     # arranging x
     _one("no wait for inputs", ("Q5G64_F16S", "bf16", 0), "    qgen_wait_for_inputs();\n", "", FAULT),
     _one(
@@ -168,14 +184,18 @@ MUTANTS = (
     ),
     _one("padding tokens written", ("Q5G64_F16S", "bf16", 0), "    if (token < tokens) {", "    if (true) {", UNUSED),
     _one("no barrier in the warp", ("Q5G64_F16S", "bf16", 0), "    __syncwarp();\n", "", VALUES),
-    _one("sum before rounding", ("Q4_K", "f16", 0), "Class::wide(v[0])", "Class::wide(v[0]) * 1.0001f", SUMS),
-    _one("one step of the sum left out", ("Q4_K", "f16", 0), "h > 0; h /= 2", "h > 1; h /= 2", SUMS),
+    _one("sum before rounding", ("Q4_K", "bf16", 0), "Class::wide(v[0])", "Class::wide(v[0]) * 1.0001f", SUMS),
+    _one("one step of the sum left out", ("Q4_K", "bf16", 0), "h > 0; h /= 2", "h > 1; h /= 2", SUMS),
     _one(
         "sums of one group in all places",
-        ("Q4_K", "f16", 0),
+        ("Q4_K", "bf16", 0),
         "sums + (1 + lane / 32) * 8",
         "sums + (lane / 32) * 8",
         SUMS,
         ONCE,
     ),
+    _one("no low pieces", ("Q4_K", "f16", 0), "c | (uint32_t)d << 16", "0u", SUMS),
+    _one("pieces of the pair swapped", ("Q4_K", "f16", 0), "a | (uint32_t)b << 16", "b | (uint32_t)a << 16", SUMS),
+    _one("pieces of the next thread", ("Q4_K", "f16", 0), "i % 4 * 8", "(i ^ 1) % 4 * 8", SUMS),
+    _one("every other sum lost", ("Q2_K", "bf16", 0), "__shfl_xor_sync(0xffffffffu, held[i], 16)", "0.0f", SUMS),
 )

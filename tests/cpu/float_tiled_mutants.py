@@ -8,9 +8,10 @@ from judging import Edit
 
 LOST = "y not written"
 
-# Three planes, rows of two blocks at least; two planes, rows of four, and two column tiles; scales and sums; digits.
-PLANES, FILLED, SCALED, DIGITS = (
-    ("Q5G64_F16S", "bf16", 8), ("W8G32_F16S", "bf16", 16), ("Q4_K", "f16", 8), ("TQ1_0", "f16", 8),
+# Three planes, rows of two blocks at least; two planes, rows of four, and two column tiles; scales and sums; digits;
+# scales and sums that are folded.
+PLANES, FILLED, SCALED, DIGITS, FOLDED = (
+    ("Q5G64_F16S", "bf16", 8), ("W8G32_F16S", "bf16", 16), ("Q4_K", "bf16", 8), ("TQ1_0", "f16", 8), ("Q4_K", "f16", 8),
 )  # fmt: skip
 
 
@@ -76,6 +77,8 @@ TILES = [
     *_each("rows g for rows g + 8", (PLANES, SCALED), BITS, ("block_codes<1>(place", "block_codes<0>(place")),
     *_one("factor of the other row", SCALED, BITS, ("factor_f0<1>(place", "factor_f0<0>(place")),
     *_one("scales of the other row", SCALED, BITS, ("h ? scale_word_mn<1>", "h ? scale_word_mn<0>")),
+    *_one("folded minimums of the other row", FOLDED, BITS, ("h ? scale_word_mn<1>", "h ? scale_word_mn<0>")),
+    *_one("folded sums of other tokens", FOLDED, BITS, ("kSumBytes + lane * 8)", "kSumBytes + (lane ^ 4) * 8)")),
     *_one("scales of another quad", SCALED, BITS, ("own, (lane & 28) + i", "own, (lane & 24) + i")),
     *_one("every warp the first tile", PLANES, BITS, ("ring.wait() + warp * kTileBytes", "ring.wait()")),
     *_each("blocks of a warp side by side", (PLANES, DIGITS), BITS,

@@ -17,18 +17,19 @@ from qgen.plan import ArrangePlan, FloatKsplitPlan, FloatRung, plan_arrange, pla
 from qgen.spec import load_formats
 
 FORMATS = load_formats()
-HEADER = "qgen_float.cuh"
+HEADERS = ("qgen_fold.cuh", "qgen_float.cuh")
 
 
 @cache
 def planned(format: str, activation: str, columns: int) -> tuple[FloatKsplitPlan, FloatRung | ArrangePlan, str]:
-    """The plan, what is broken of it, and its text with qgen_float.cuh written into it and no other kernel."""
+    """The plan, what is broken of it, and its text with the headers for floats written into it and no other kernel."""
     plan = plan_ksplit_float(FORMATS[format], activation)
+    headers = HEADERS if plan.fold and (columns or plan.layout.pieced) else HEADERS[1:]
     if not columns:
         convert = plan_arrange(plan)
-        return plan, convert, with_headers(emit(convert).text, HEADER)
+        return plan, convert, with_headers(emit(convert).text, *headers)
     (rung,) = (r for r in plan.rungs if (r.columns, r.row_tiles) == (columns, 1))
-    return plan, rung, with_headers(only(emit(plan).text, rung.name), HEADER)
+    return plan, rung, with_headers(only(emit(plan).text, rung.name), *headers)
 
 
 def judged(mutant: Mutant, text: str) -> None:
