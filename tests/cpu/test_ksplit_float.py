@@ -16,8 +16,9 @@ from qgen.spec import load_formats
 FORMATS = load_formats()
 ROUTED = [p for p in dispatch.keep_routed(*plan_all(FORMATS)) if isinstance(p, FloatKsplitPlan) and not p.tile]
 RUNGS = [(plan, rung) for plan in ROUTED for rung in plan.rungs]
-# What no route names is tried once for each way to store and convert: scales and sums, planes, signed bytes, digits.
-SPARE = [("Q4_K", "f16"), ("Q5G64_F16S", "bf16"), ("W8G32_F16S", "bf16"), ("TQ1_0", "bf16")]
+# What no route names is tried once for each way to store and convert: scales and sums, such that are folded, planes,
+# signed bytes, digits.
+SPARE = [("Q4_K", "bf16"), ("Q4_K", "f16"), ("Q5G64_F16S", "bf16"), ("W8G32_F16S", "bf16"), ("TQ1_0", "bf16")]
 
 
 def judge(plan: FloatKsplitPlan, rung: FloatRung) -> Float:
@@ -68,7 +69,9 @@ def test_every_code_occurs_and_the_contract_is_near_the_exact_result(plan: Float
         assert np.median(bound / np.abs(exact).mean()) < 1e-3
 
 
-@pytest.mark.parametrize(("format", "activation"), [("Q4_K", "bf16"), ("Q6G64_F16S", "bf16"), ("MXFP4", "f16")])
+@pytest.mark.parametrize(
+    ("format", "activation"), [("Q4_K", "f16"), ("Q5_K", "bf16"), ("Q6G64_F16S", "bf16"), ("MXFP4", "f16")]
+)
 def test_a_column_has_the_bits_of_a_call_with_it_alone(format: str, activation: str) -> None:
     """Whatever an instruction rounds: every T, every rung and every launch shape give a token the same bits."""
     (plan,) = (p for p in ROUTED if (p.format, p.contract.activation) == (format, activation))

@@ -81,7 +81,9 @@ def test_the_cases_go_round_the_ring_and_leave_tails(plan: FloatKsplitPlan) -> N
         assert any(c.tokens > rung.columns for c in shapes)
 
 
-@pytest.mark.parametrize(("format", "activation"), [("Q4_K", "bf16"), ("Q6G64_F16S", "bf16"), ("MXFP4", "f16")])
+@pytest.mark.parametrize(
+    ("format", "activation"), [("Q4_K", "f16"), ("Q5_K", "bf16"), ("Q6G64_F16S", "bf16"), ("MXFP4", "f16")]
+)
 def test_both_storages_give_the_same_bits(format: str, activation: str) -> None:
     """What one kernel arranges, over bytes of 0xFF, meets rows and tiles; for every T and every rung."""
     (plan,) = (p for p in ROUTED if (p.format, p.contract.activation) == (format, activation))
