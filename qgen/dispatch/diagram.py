@@ -252,18 +252,25 @@ class _Builder:
 
     def _range(self, position: int, alive: int, inside: Ints, conditions: list[tuple[int, Ints]]) -> int:
         axis = self.space.axes[position]
-        cuts = {axis.lo, axis.hi + 1}
-        for _, c in conditions:
-            cuts |= {max(axis.lo, min(edge, axis.hi + 1)) for edge in (c.lo, c.hi + 1)}
+        # Rows by the cut behind their last value, and by that of their first: which ones an interval loses.
+        begin: dict[int, int] = {}
+        ended: dict[int, int] = {}
+        for i, c in conditions:
+            lo, end = (max(axis.lo, min(edge, axis.hi + 1)) for edge in (c.lo, c.hi + 1))
+            if lo < end:
+                begin[lo] = begin.get(lo, 0) | 1 << i
+                ended[end] = ended.get(end, 0) | 1 << i
+        cuts = {axis.lo, axis.hi + 1, *begin, *ended}
         ordered = sorted(cuts)
         spans: list[list[int]] = []  # lo, hi, child
+        lost = sum(1 << i for i, _ in conditions)
         for lo, end in zip(ordered, ordered[1:], strict=False):
+            lost = lost & ~begin.get(lo, 0) | ended.get(lo, 0)
             if inside.meet(Ints(lo, end - 1)).least() is None:
                 # Nothing there has the divisibility asked before: the interval can go with a neighbour.
                 if spans:
                     spans[-1][1] = end - 1
                 continue
-            lost = sum(1 << i for i, c in conditions if not (c.lo <= lo and end - 1 <= c.hi))
             child = self._axis(position + 1, alive & ~lost)
             if spans and spans[-1][2] == child:
                 spans[-1][1] = end - 1

