@@ -212,7 +212,7 @@ int qgen_format_of_gguf(int type);
 int qgen_arch_of_capability(int major, int minor);
 
 /* All kernels and refusals, by number. */
-#define QGEN_KERNELS 738
+#define QGEN_KERNELS 1085
 #define QGEN_REFUSALS 107
 const qgen_kernel *qgen_kernel_at(int number); /* the stand-in for a number there is not */
 const char *qgen_refusal_code(int number);     /* "" for a number there is not */

@@ -36,7 +36,6 @@ quantize_activation_bf16_q6g64_f16s_fragments__warp_block(const void* __restrict
     if (block >= blocks) return;
     uint16_t* values = (uint16_t*)(qgen_shared + warp * 144);
     const int64_t place = (int64_t)(token / 8) * blocks + block;
-
     const int64_t first = token * x_stride + (int64_t)block * kBlock + lane;
     uint16_t v[kValues];
 #pragma unroll
@@ -50,8 +49,10 @@ quantize_activation_bf16_q6g64_f16s_fragments__warp_block(const void* __restrict
     __syncwarp();
     if (token < tokens) {
 #pragma unroll
-        for (int i = lane; i < kPairs; i += 32)
-            qgen_store_u32(activation + place * kValueBytes + i / 16 * 512 + token % 8 * 64 + i % 16 * 4,
-                           values[kOrder[i] & 0xffffu] | (uint32_t)values[kOrder[i] >> 16] << 16);
+        for (int i = lane; i < kPairs; i += 32) {
+            const uint32_t pair = kOrder[i];
+            const uint16_t a = values[pair & 0xffffu], b = values[pair >> 16];
+            qgen_store_u32(activation + place * kValueBytes + i / 16 * 512 + token % 8 * 64 + i % 16 * 4, a | (uint32_t)b << 16);
+        }
     }
 }

@@ -12,6 +12,7 @@
 
 // An activation class: its arithmetic, and the high byte that makes a number of a code.
 struct qgen_f16 {
+    static constexpr bool bf16 = false;
     static constexpr uint32_t magic = 0x64646464u, one = 0x3c003c00u;
     static __device__ __forceinline__ uint32_t fma(uint32_t a, uint32_t b, uint32_t c) { return qgen_fma_f16(a, b, c); }
     static __device__ __forceinline__ uint16_t rounded(float v) { return qgen_f32_to_f16(v); }
@@ -22,6 +23,7 @@ struct qgen_f16 {
 };
 
 struct qgen_bf16 {
+    static constexpr bool bf16 = true;
     static constexpr uint32_t magic = 0x43434343u, one = 0x3f803f80u;
     static __device__ __forceinline__ uint32_t fma(uint32_t a, uint32_t b, uint32_t c) { return qgen_fma_bf16(a, b, c); }
     static __device__ __forceinline__ uint16_t rounded(float v) { return qgen_f32_to_bf16(v); }

@@ -195,3 +195,10 @@ mul_mat_iq4_nl_f16_t8__ksplit_mma_tiled_w8(const uint8_t* __restrict__ weight, i
     const uint8_t* __restrict__ activation, float* __restrict__ y, int64_t y_stride) {
     ksplit<1, 8, 4>(weight, rows, blocks, tokens, activation, y, y_stride);
 }
+
+// capacity 16 tokens, 16 rows, 8 warps, 8 blocks a warp and stage, 3 stages; 65600 bytes of shared memory
+extern "C" __global__ void __launch_bounds__(256, kRoomy ? 2 : 1)
+mul_mat_iq4_nl_f16_t16__ksplit_mma_tiled_w8(const uint8_t* __restrict__ weight, int rows, int blocks, int tokens,
+    const uint8_t* __restrict__ activation, float* __restrict__ y, int64_t y_stride) {
+    ksplit<2, 8, 3>(weight, rows, blocks, tokens, activation, y, y_stride);
+}

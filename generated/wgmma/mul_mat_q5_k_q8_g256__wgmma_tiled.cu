@@ -576,6 +576,12 @@ mul_mat_q5_k_q8_g256_t16__wgmma_tiled_g2s2(const uint8_t* __restrict__ weight, i
     const uint8_t* __restrict__ activation, float* __restrict__ y, int64_t y_stride) {
     multiply<Shape<2, 2, 2, 3, false>, 1>(weight, rows, blocks, tokens, activation, y, y_stride);
 }
+// capacity 16 tokens, 64 rows a CTA; 640 threads: 16 warps and four that fetch; 3 stages; 226504 bytes of dynamic shared memory
+extern "C" __global__ void __launch_bounds__(640, 1)
+mul_mat_q5_k_q8_g256_t16__wgmma_tiled_g1s4(const uint8_t* __restrict__ weight, int rows, int blocks, int tokens,
+    const uint8_t* __restrict__ activation, float* __restrict__ y, int64_t y_stride) {
+    multiply<Shape<2, 1, 4, 3, false>, 1>(weight, rows, blocks, tokens, activation, y, y_stride);
+}
 // capacity 32 tokens, 128 rows a CTA; 640 threads: 16 warps and four that fetch; 2 stages; 227400 bytes of dynamic shared memory
 extern "C" __global__ void __launch_bounds__(640, 1)
 mul_mat_q5_k_q8_g256_t32__wgmma_tiled_g2s2(const uint8_t* __restrict__ weight, int rows, int blocks, int tokens,

@@ -14,6 +14,7 @@ from qgen.plan import (
     ArrangePlan,
     FloatKsplitPlan,
     FloatRung,
+    FloatWgmmaPlan,
     FragmentQuantizePlan,
     FusedInstance,
     FusedPlan,
@@ -116,8 +117,8 @@ class WgmmaCandidate:
     plan: cut down to this rung, in a file of its own name, since all of them together take long to compile
     """
 
-    plan: WgmmaPlan
-    quantize: FragmentQuantizePlan
+    plan: WgmmaPlan | FloatWgmmaPlan
+    quantize: FragmentQuantizePlan | ArrangePlan
     instance: WgmmaRung
     routed: bool
 
@@ -128,7 +129,7 @@ class WgmmaCandidate:
 
 
 AnyCandidate = Candidate | RungCandidate | MultirowCandidate | FloatCandidate | FusedCandidate | WgmmaCandidate
-_Multiplies = MatvecPlan | MultirowPlan | KsplitPlan | FloatKsplitPlan | FusedPlan | WgmmaPlan
+_Multiplies = MatvecPlan | MultirowPlan | KsplitPlan | FloatKsplitPlan | FusedPlan | WgmmaPlan | FloatWgmmaPlan
 Batch = Rung | MultirowInstance | FusedInstance | WgmmaRung  # what `routed_batch` may give
 
 
@@ -208,20 +209,24 @@ def every_candidate(case: Case, plans: Sequence[Plan], *, arch: str) -> list[Any
     return list({c.instance.name: c for c in reversed(found)}.values())[::-1]
 
 
-def _float_rungs(case: Case, plans: Sequence[Plan], arch: str) -> list[FloatCandidate]:
-    """Every rung that fits the architecture. Raises QgenError where the dispatch refuses the case."""
+def _float_rungs(case: Case, plans: Sequence[Plan], arch: str) -> list[FloatCandidate | WgmmaCandidate]:
+    """Every rung of the ladder that fits the architecture, and those for warpgroups that suit the number of tokens.
+
+    Raises QgenError where the dispatch refuses the case.
+    """
     shape = case.shape
     routed = routed_float(
         case.format, case.activation, shape.rows, shape.columns, case.tokens, arch, storage=case.storage
     )
     arrange = {plan.layout.name: plan for plan in plans if isinstance(plan, ArrangePlan)}
-    return [
-        FloatCandidate(plan, arrange[plan.layout.name], rung, rung.name == routed.name)
+    ladder = [
+        FloatCandidate(plan, arrange[plan.layout.name], rung, rung == routed)
         for plan in plans
         if isinstance(plan, FloatKsplitPlan)
         for rung in plan.rungs
         if rung.shared_bytes <= load_archs()[arch].shared_per_block_optin
     ]
+    return [*ladder, *_wgmma(plans, arch, routed, case.tokens)]
 
 
 def multirow_candidates(case: Case, plans: Sequence[Plan], *, arch: str) -> list[AnyCandidate]:
@@ -275,18 +280,20 @@ def _rungs(plans: Iterable[Plan], arch: str, routed: Batch | None) -> list[RungC
     ]
 
 
-def _wgmma(plans: Iterable[Plan], arch: str, routed: Batch | None, tokens: int | None) -> list[WgmmaCandidate]:
+def _wgmma(
+    plans: Iterable[Plan], arch: str, routed: Batch | FloatRung | None, tokens: int | None
+) -> list[WgmmaCandidate]:
     """Those that run on `arch`: the routed one and those that suit so many tokens, or with None all."""
     return [
         WgmmaCandidate(replace(plan, rungs=(rung,), file=rung.name), plan.quantize, rung, rung == routed)
         for plan in plans
-        if isinstance(plan, WgmmaPlan)
+        if isinstance(plan, WgmmaPlan | FloatWgmmaPlan)
         for rung in plan.rungs
         if _runs(plan, rung, arch) and (tokens is None or rung == routed or rung.columns in _widths(plan, tokens))
     ]
 
 
-def _widths(plan: WgmmaPlan, tokens: int) -> set[int]:
+def _widths(plan: WgmmaPlan | FloatWgmmaPlan, tokens: int) -> set[int]:
     """The fewest columns that take all tokens at once, and the fewest that take them at twice; the most, where none do.
 
     Others compute more columns that nobody asked for, or read the weights more often. One token is not for this family.
@@ -307,7 +314,9 @@ def _fused(case: Case, plans: Iterable[Plan], arch: str, routed: Batch | None) -
     ]
 
 
-def _runs(plan: KsplitPlan | FusedPlan | WgmmaPlan, instance: Rung | FusedInstance | WgmmaRung, arch: str) -> bool:
+def _runs(
+    plan: KsplitPlan | FusedPlan | WgmmaPlan | FloatWgmmaPlan, instance: Rung | FusedInstance | WgmmaRung, arch: str
+) -> bool:
     """Whether the architecture has the instructions of the plan and the shared memory of the instance."""
     device = load_archs()[arch]
     needs = (getattr(device.instructions, need) for need in plan.requires)

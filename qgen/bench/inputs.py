@@ -21,7 +21,9 @@ SAMPLE = 8  # rows held against the contract, the first and the last among them
 SEED = 20240229
 
 F32 = NDArray[np.float32]
-_Quantised = plan.MatvecPlan | plan.MultirowPlan | plan.KsplitPlan | plan.FloatKsplitPlan | plan.WgmmaPlan
+_Quantised = (
+    plan.MatvecPlan | plan.MultirowPlan | plan.KsplitPlan | plan.FloatKsplitPlan | plan.WgmmaPlan | plan.FloatWgmmaPlan
+)
 
 # uint8[PATTERN_BLOCKS, bytes] by plane; of formats stored in blocks there is one, called "block".
 Pattern = dict[str, NDArray[np.uint8]]

@@ -169,7 +169,11 @@ class WgmmaRunnable(RungRunnable):
         self._operands = operands
         machine, case = operands.machine, operands.case
         wgmma, quantize, rung = candidate.plan, candidate.quantize, candidate.instance
-        first, columns = plan.launch_quantize_fragments(quantize, case.blocks, case.tokens)
+        self._arranges = isinstance(quantize, plan.ArrangePlan)
+        if isinstance(quantize, plan.ArrangePlan):
+            first, columns = plan.launch_arrange(quantize, case.blocks, case.tokens)
+        else:
+            first, columns = plan.launch_quantize_fragments(quantize, case.blocks, case.tokens)
         self._quantize = machine.kernel(
             quantize.file, text(quantize), quantize.name, threads=first.block, shared=first.shared
         )
@@ -178,6 +182,13 @@ class WgmmaRunnable(RungRunnable):
         self.resident = self._matmul.resident
         self.grids = (first.grid, columns), (second.grid, tiles)
         self._activation = operands.activation(wgmma)
+
+    def quantise(self, i: int, *, chained: bool = False) -> None:
+        """x as the kernel reads it. chained: it may begin before the kernel in front of it has ended."""
+        if self._arranges:
+            _arrange(self._operands, self._quantize, self.grids[0], self._activation, chained)
+        else:
+            super().quantise(i, chained=chained)
 
     def _begins_early(self, ctas: int) -> bool:
         """As qgen.run has it: where all CTAs are there at once, however few."""
@@ -210,9 +221,7 @@ class FloatRunnable(Runnable):
 
     def quantise(self, _: int, *, chained: bool = False) -> None:
         """x to the class, in fragment order. chained: it may begin before the kernel in front of it has ended."""
-        o = self._operands
-        sizes = np.int64(o.case.shape.columns), np.int32(4), np.int32(o.case.blocks), np.int32(o.case.tokens)
-        o.machine.launch(self._quantize, self.grids[0], (o.x, *sizes, self._activation), chained=chained)
+        _arrange(self._operands, self._quantize, self.grids[0], self._activation, chained)
 
     def multiply(self, i: int, *, chained: bool = False) -> None:
         """The product with the weights of copy i. chained: as for `quantise`."""
@@ -228,6 +237,12 @@ class FloatRunnable(Runnable):
         sizes = np.int32(o.case.shape.rows), np.int32(o.case.blocks), np.int32(o.case.tokens)
         args = (*planes, *sizes, self._activation, o.y, np.int64(o.case.shape.rows))
         o.machine.launch(self._matmul, self.grids[1], args, chained=chained)
+
+
+def _arrange(o: Operands, kernel: Any, grid: int | tuple[int, int], activation: Any, chained: bool) -> None:
+    """x from float32 to a class, in the order that the matmul reads."""
+    sizes = np.int64(o.case.shape.columns), np.int32(4), np.int32(o.case.blocks), np.int32(o.case.tokens)
+    o.machine.launch(kernel, grid, (o.x, *sizes, activation), chained=chained)
 
 
 class FusedRunnable(Runnable):

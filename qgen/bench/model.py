@@ -26,7 +26,7 @@ from qgen.bench.steps import Placement, Product, Slot, alike, place, products, t
 from qgen.bench.sweep import Run, run_sweeps
 from qgen.errors import QgenError
 from qgen.models import model_named
-from qgen.plan import CLASSES, Plan, plan_all
+from qgen.plan import CLASSES, FloatWgmmaPlan, MultirowPlan, Plan, WgmmaPlan, plan_all
 from qgen.progress import progress
 from qgen.run import quantisers, written
 from qgen.spec import Format, load_formats
@@ -194,7 +194,8 @@ def _texts(todo: Mapping[str, Sequence[AnyCandidate]], plans: Sequence[Plan]) ->
     for candidate in (c for chosen in todo.values() for c in chosen):
         whole: Plan = candidate.plan
         if isinstance(candidate, MultirowCandidate | WgmmaCandidate):  # cut down to one, where a call loads the file
-            whole = next(p for p in plans if p.format == whole.format and p.family == whole.family)
+            uncut = (p for p in plans if isinstance(p, MultirowPlan | WgmmaPlan | FloatWgmmaPlan))
+            whole = next(p for p in uncut if p.format == whole.format and p.layout == candidate.plan.layout)
         found[whole.file] = written(whole, candidate.instance.name) or text(whole)
         if candidate.quantize:
             found[candidate.quantize.file] = text(candidate.quantize)

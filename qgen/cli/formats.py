@@ -10,6 +10,7 @@ from qgen.cli import emit_json
 from qgen.errors import QgenError
 from qgen.plan import (
     FloatKsplitPlan,
+    FloatWgmmaPlan,
     FusedPlan,
     KsplitPlan,
     MatvecPlan,
@@ -70,14 +71,15 @@ def _counts(plans: list[Plan]) -> list[str]:
             integer.append(f"{named if plan.storage == 'native' else over}: {len(entries(plan))}")
     floats: dict[str, list[str]] = {}
     for plan in plans:
-        if isinstance(plan, FloatKsplitPlan):
-            named = plan.layout.activation if plan.storage == "native" else "over tiles"
+        if isinstance(plan, FloatKsplitPlan | FloatWgmmaPlan):
+            over = f"{plan.family} over tiles" if isinstance(plan, FloatWgmmaPlan) else "over tiles"
+            named = plan.layout.activation if plan.storage == "native" else over
             floats.setdefault(plan.layout.activation, []).append(f"{named}: {len(plan.rungs)}")
     return [", ".join(integer)] * bool(integer) + [", ".join(counts) for counts in floats.values()]
 
 
 def _row(format: Format, plans: list[Plan], refusal: QgenError | None) -> dict[str, Any]:
-    multiply = (p for p in plans if isinstance(p, _INTEGER | FloatKsplitPlan))
+    multiply = (p for p in plans if isinstance(p, _INTEGER | FloatKsplitPlan | FloatWgmmaPlan))
     return {
         "name": format.name,
         "id": format.id,

@@ -17,6 +17,7 @@ from qgen.plan import (
     FloatContract,
     FloatFragments,
     FloatKsplitPlan,
+    FloatWgmmaPlan,
     FragmentLayout,
     FusedPlan,
     KsplitPlan,
@@ -52,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     if format_name in made.refused:
         raise made.refused[format_name]
     if format_name in formats:
-        multiply = MatvecPlan | MultirowPlan | KsplitPlan | FusedPlan | WgmmaPlan | FloatKsplitPlan
+        multiply = MatvecPlan | MultirowPlan | KsplitPlan | FusedPlan | WgmmaPlan | FloatKsplitPlan | FloatWgmmaPlan
         plan: Plan
         plan, *others = [p for p in made.plans if p.format == format_name and isinstance(p, multiply)]
         text = made.source_of(plan.file)[1].text
@@ -100,7 +101,7 @@ def _print_plan(plan: Plan) -> None:
     if isinstance(plan, FusedPlan):
         _print_fused(plan)
         return
-    if isinstance(plan, WgmmaPlan):
+    if isinstance(plan, WgmmaPlan | FloatWgmmaPlan):
         _print_wgmma(plan)
         return
     _print_layout(plan.layout)
@@ -138,13 +139,15 @@ def _print_fused(plan: FusedPlan) -> None:
     print(f"file      generated/{plan.family}/{plan.file}.cu")
 
 
-def _print_wgmma(plan: WgmmaPlan) -> None:
+def _print_wgmma(plan: WgmmaPlan | FloatWgmmaPlan) -> None:
     _print_layout(plan.layout)
     print(f"contract  {_contract(plan.contract)}; {', '.join(plan.contract.terms)}")
-    scaled = "codes times their integer scales" if plan.folded else "codes"
+    folded = plan.folded if isinstance(plan, WgmmaPlan) else plan.contract.folded
+    scaled = "codes times their integer scales" if folded else "codes"
+    exact = f"largest integer sum {plan.ladder.largest_sum}; " if isinstance(plan, WgmmaPlan) else ""
     print(
         f"plan      {plan.op}, family {plan.family}, {plan.storage} storage; read factor "
-        f"{plan.ladder.read_factor:.2f}; largest integer sum {plan.ladder.largest_sum}; instructions multiply {scaled}"
+        f"{plan.ladder.read_factor:.2f}; {exact}instructions multiply {scaled}"
     )
     for r in plan.rungs:
         print(
@@ -177,6 +180,8 @@ def _print_layout(layout: ActivationLayout | FragmentLayout | FloatFragments | T
     if isinstance(layout, FloatFragments):
         sums = f", {layout.groups} sum(s){' in two bf16 pieces' if layout.pieced else ''}" if layout.sums else ""
         shape = f"eight tokens a tile, {layout.pieces} x 16 bytes a thread, token and block{sums}"
+        if layout.matrices:
+            shape = f"eight tokens a tile, {layout.record_bytes} bytes each and {layout.bundle} block(s){sums}"
     elif isinstance(layout, FragmentLayout):
         shape = f"eight tokens a tile, {layout.chunks} x 16 bytes a thread, token and bundle"
     else:

@@ -23,6 +23,7 @@ from qgen.plan import (
     plan_ksplit_float,
     plan_multirow,
     plan_wgmma,
+    plan_wgmma_float,
 )
 from qgen.spec import Format
 
@@ -73,16 +74,17 @@ def routed_float(
     arch: str,
     policy: str = "fastest",
     storage: str = "native",
-) -> FloatRung:
+) -> FloatRung | WgmmaRung:
     """The rung for `tokens` tokens of activation class "f16" or "bf16", and a weight of `rows` x `columns` on `arch`.
 
     storage: the weight's
     Raises QgenError with the reason of a refusal.
     """
-    try:
-        rungs: tuple[FloatRung, ...] = plan_ksplit_float(format, activation, storage).rungs
-    except QgenError:  # the dispatch has better words for a format without a ladder
-        rungs = ()
+    rungs: list[FloatRung | WgmmaRung] = []
+    with contextlib.suppress(QgenError):  # the dispatch has better words for a format without a ladder
+        rungs += plan_ksplit_float(format, activation, storage).rungs
+        if storage == "tiled":
+            rungs += plan_wgmma_float(format, activation).rungs
     return _routed(format.name, activation, rungs, tokens, rows, columns, arch, policy, storage)
 
 

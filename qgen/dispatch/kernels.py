@@ -20,6 +20,7 @@ from qgen.plan import (
     ArrangePlan,
     FloatKsplitPlan,
     FloatRung,
+    FloatWgmmaPlan,
     FragmentQuantizePlan,
     FusedPlan,
     KsplitPlan,
@@ -36,6 +37,8 @@ from qgen.spec.records import Format
 
 INT32_MAX = 2**31 - 1
 MAX_ROWS = INT32_MAX - 127  # kernels round rows up to whole tiles of at most 128 in int32
+
+_Ladder = KsplitPlan | FloatKsplitPlan | WgmmaPlan | FloatWgmmaPlan
 
 
 @dataclass(frozen=True)
@@ -179,7 +182,7 @@ def catalog(
             numbers[plan.format] |= {"tokens": MAX_TOKENS, key: numbers[plan.format][key] + len(plan.rungs)}
         elif isinstance(plan, FusedPlan):
             kernels += _fused(plan, space, archs)
-        elif isinstance(plan, WgmmaPlan):
+        elif isinstance(plan, WgmmaPlan | FloatWgmmaPlan):
             kernels += _ksplit(plan, quantisers.get(plan.layout.name), space, archs)
         elif isinstance(plan, RepackPlan):
             kernels += _repack(plan, space)
@@ -251,9 +254,7 @@ def _multirow(plan: MultirowPlan, quantiser: str | None, space: Space) -> list[K
     ]  # fmt: skip
 
 
-def _ksplit(
-    plan: KsplitPlan | FloatKsplitPlan | WgmmaPlan, quantiser: str | None, space: Space, archs: Mapping[str, Arch]
-) -> list[Kernel]:
+def _ksplit(plan: _Ladder, quantiser: str | None, space: Space, archs: Mapping[str, Arch]) -> list[Kernel]:
     where: dict[str, Condition] = {
         "op": frozenset({plan.op}),
         "format": frozenset({plan.format}),
@@ -279,9 +280,9 @@ def _ksplit(
     ]  # fmt: skip
 
 
-def _knobs(plan: KsplitPlan | FloatKsplitPlan | WgmmaPlan, rung: Rung | FloatRung | WgmmaRung) -> dict[str, int | str]:
+def _knobs(plan: _Ladder, rung: Rung | FloatRung | WgmmaRung) -> dict[str, int | str]:
     if isinstance(rung, WgmmaRung):
-        return {"groups": rung.row_groups}
+        return {"class": _class(plan.layout.activation, plan.storage), "groups": rung.row_groups}
     own = {"row_tiles": rung.row_tiles} if isinstance(rung, FloatRung) or plan.storage == "tiled" else {}
     return {"class": _class(plan.layout.activation, plan.storage), **own}
 
@@ -352,7 +353,7 @@ def _quantize(
 ) -> Kernel:
     """storages: of the weights that its result meets."""
     order = "teams" if isinstance(plan, QuantizePlan) else "fragments"
-    if isinstance(plan, FragmentQuantizePlan) and plan.layout.matrices:
+    if isinstance(plan, FragmentQuantizePlan | ArrangePlan) and plan.layout.matrices:
         order = "matrices"
     block = plan.weight_block if isinstance(plan, FragmentQuantizePlan) else plan.layout.block
     where: dict[str, Condition] = {

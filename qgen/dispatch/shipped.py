@@ -21,7 +21,17 @@ from qgen.dispatch.space import Space, load_space
 from qgen.emit import emit_text
 from qgen.errors import QgenError
 from qgen.paths import data_dir
-from qgen.plan import FloatKsplitPlan, FusedPlan, KsplitPlan, MatvecPlan, MultirowPlan, Plan, WgmmaPlan, entries
+from qgen.plan import (
+    FloatKsplitPlan,
+    FloatWgmmaPlan,
+    FusedPlan,
+    KsplitPlan,
+    MatvecPlan,
+    MultirowPlan,
+    Plan,
+    WgmmaPlan,
+    entries,
+)
 from qgen.spec import load_formats
 from qgen.spec.reader import close, listed
 from qgen.tree import File
@@ -51,7 +61,7 @@ def keep_routed(plans: Iterable[Plan], refused: Mapping[str, QgenError]) -> tupl
         elif isinstance(plan, KsplitPlan):
             rungs = tuple(r for r in plan.rungs if r.name in wanted)
             kept += [replace(plan, rungs=rungs)] if rungs else []
-        elif isinstance(plan, WgmmaPlan):
+        elif isinstance(plan, WgmmaPlan | FloatWgmmaPlan):
             many = tuple(r for r in plan.rungs if r.name in wanted)
             kept += [replace(plan, rungs=many)] if many else []
         elif isinstance(plan, FloatKsplitPlan):

@@ -19,10 +19,12 @@ from qgen.emit.multirow import multirow_kernel
 from qgen.emit.repack import repack_facts, repack_kernel
 from qgen.emit.sums import FloatStep, Total, block_sums
 from qgen.emit.wgmma import wgmma_kernel, wgmma_launch
+from qgen.emit.wgmma_float import float_wgmma_kernel
 from qgen.errors import QgenError
 from qgen.plan import (
     ArrangePlan,
     FloatKsplitPlan,
+    FloatWgmmaPlan,
     FragmentQuantizePlan,
     FusedPlan,
     KsplitPlan,
@@ -115,6 +117,11 @@ def emit(plan: Plan, guards: Mapping[str, str] = MappingProxyType({})) -> Source
         subject = f"{plan.format} x {plan.layout.activation}, many tokens"
         facts = _facts(plan.ladder, each=" for the tokens of a CTA")
         kernel = wgmma_kernel(plan, _header(plan, template, subject, [*wgmma_launch(), *facts]))
+    elif isinstance(plan, FloatWgmmaPlan):
+        template = "wgmma_float.cu.j2"
+        subject = f"{plan.format} x {plan.layout.activation}, many tokens"
+        facts = [*wgmma_launch(), *float_facts(plan.ladder)]
+        kernel = float_wgmma_kernel(plan, _header(plan, template, subject, facts))
     elif isinstance(plan, MultirowPlan):
         template = "multirow.cu.j2"
         subject = f"{plan.format} x {plan.layout.activation}, a few tokens"

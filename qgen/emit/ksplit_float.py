@@ -108,6 +108,7 @@ class ArrangeKernel:
 def float_facts(plan: FloatKsplitPlan) -> list[str]:
     """The header's lines about a plan, the contract in full."""
     c, last = plan.contract, plan.contract.slices // 2
+    each, size = ("for the tokens of a CTA", "m64nNk16") if plan.layout.matrices else ("a column tile", "m16n8k16")
     where = ", ".join(f"{p.bytes} in {p.name}" for p in plan.planes)
     storage = "as in the file; rows NAME_stride bytes apart"
     if plan.tile:
@@ -116,36 +117,36 @@ def float_facts(plan: FloatKsplitPlan) -> list[str]:
         f"format      {plan.format}: {plan.block} elements in {plan.block_bytes} bytes ({where})",
         f"storage     {plan.storage}: {storage}",
         f"activation  {c.activation} in the layout {plan.layout.name}, from quantize_activation",
-        f"traffic     every packed byte is requested once a column tile (read factor {plan.read_factor:.2f})",
-        *(_folded(plan) if c.folded else _unfolded(plan)),
+        f"traffic     every packed byte is requested once {each} (read factor {plan.read_factor:.2f})",
+        *(_folded(plan, size) if c.folded else _unfolded(plan, size)),
         f"            slices are added by halving: slice s < h takes s + h, h = {last} .. 1",
         "rounding    inside an instruction it is the hardware's; no column depends on another or on T",
         "",
     ]
 
 
-def _unfolded(plan: FloatKsplitPlan) -> list[str]:
+def _unfolded(plan: FloatKsplitPlan, size: str) -> list[str]:
     c = plan.contract
     return [
         f"contract    {c.name}: x is rounded to {c.activation}; codes are exact in it. S of {c.group} weights that",
-        "            share all scales starts at +0 and takes steps of 16 products, an m16n8k16 each, as the layout",
+        f"            share all scales starts at +0 and takes steps of 16 products, an {size} each, as the layout",
         "            orders them; X, the sum of their x, is added by halving. Block b of a row belongs to slice b mod",
         f"            {c.slices}; a slice takes blocks, groups and terms in order, each as",
         "            fma(factors * integer scale, S or X, slice), terms " + ", ".join(c.terms) + ";",
     ]
 
 
-def _folded(plan: FloatKsplitPlan) -> list[str]:
+def _folded(plan: FloatKsplitPlan, size: str) -> list[str]:
     c = plan.contract
     lines = [
         f"contract    {c.name}: x is rounded to {c.activation}; codes times integer scales are exact in it. S of a",
-        "            block starts at +0 and takes steps of 16 products (code * scale) * x, an m16n8k16 each, as the",
+        f"            block starts at +0 and takes steps of 16 products (code * scale) * x, an {size} each, as the",
         f"            layout orders them, groups of {c.group} weights in order.",
     ]
     if plan.layout.pieced:
         lines += [
             f"            X, the sum of {c.group} x, is added by halving; high = bf16(X), low = bf16(X - high). M",
-            "            starts at +0 and takes an m16n8k16 in bf16 for each eight groups in turn: integer scales",
+            f"            starts at +0 and takes an {size} in bf16 for each eight groups in turn: integer scales",
             "            times high, then times low.",
         ]
     of = "S or M" if plan.layout.pieced else "S"

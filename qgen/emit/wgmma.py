@@ -35,6 +35,13 @@ class Batch:
 
 
 @dataclass(frozen=True)
+class Variant:
+    """How many batches are on their way at once."""
+
+    depth: int
+
+
+@dataclass(frozen=True)
 class WgmmaKernel:
     """The `k` of wgmma.cu.j2."""
 
@@ -42,7 +49,7 @@ class WgmmaKernel:
     plan: WgmmaPlan
     ladder: KsplitKernel
     batches: tuple[Batch, ...]
-    depths: tuple[int, ...]  # of the rungs
+    variants: tuple[Variant, ...]  # of the rungs
     total: bool  # whether units have a total beside the sums of their instructions
     folded: tuple[ByteUse, ...]  # by code word the scale that it is multiplied by before the instruction; () without
 
@@ -63,7 +70,7 @@ def wgmma_kernel(plan: WgmmaPlan, header: tuple[str, ...]) -> WgmmaKernel:
         plan=plan,
         ladder=ladder,
         batches=tuple(batches),
-        depths=tuple(sorted({rung.depth for rung in plan.rungs})),
+        variants=tuple(map(Variant, sorted({rung.depth for rung in plan.rungs}))),
         total=any(b.kept or b.scale is not None for b in batches),
         folded=tuple(scales[word] for word in sorted(scales)),
     )

@@ -35,6 +35,7 @@ from qgen.plan.rungs import LADDER, Rung
 from qgen.plan.tile import ROWS as TILE_ROWS
 from qgen.plan.tile import TileLayout, plan_tile
 from qgen.plan.wgmma import WgmmaPlan, WgmmaRung, launch_wgmma, plan_wgmma
+from qgen.plan.wgmma_float import FloatWgmmaPlan, plan_wgmma_float
 from qgen.spec.records import Format
 
 __all__ = [
@@ -50,6 +51,7 @@ __all__ = [
     "FloatFragments",
     "FloatKsplitPlan",
     "FloatRung",
+    "FloatWgmmaPlan",
     "FragmentLayout",
     "FragmentQuantizePlan",
     "FusedInstance",
@@ -94,11 +96,12 @@ __all__ = [
     "plan_repack",
     "plan_tile",
     "plan_wgmma",
+    "plan_wgmma_float",
 ]
 
 Plan = (
     MatvecPlan | QuantizePlan | MultirowPlan | KsplitPlan | FragmentQuantizePlan | FloatKsplitPlan | ArrangePlan
-    | RepackPlan | FusedPlan | WgmmaPlan
+    | RepackPlan | FusedPlan | WgmmaPlan | FloatWgmmaPlan
 )  # fmt: skip
 
 
@@ -110,7 +113,7 @@ def entries(plan: Plan) -> tuple[str, ...]:
     """The names of the kernels of a plan."""
     if isinstance(plan, MatvecPlan | MultirowPlan | FusedPlan):
         return tuple(instance.name for instance in plan.instances)
-    if isinstance(plan, KsplitPlan | FloatKsplitPlan | WgmmaPlan):
+    if isinstance(plan, KsplitPlan | FloatKsplitPlan | WgmmaPlan | FloatWgmmaPlan):
         return tuple(rung.name for rung in plan.rungs)
     if isinstance(plan, RepackPlan):
         return plan.to_tiled, plan.to_native
@@ -122,8 +125,8 @@ def plan_all(formats: dict[str, Format]) -> tuple[tuple[Plan, ...], dict[str, Qg
 
     A format has kernels for T = 1 and for a few tokens with the int8 activation its file names, where its layout allows
     it a ladder for more, over both storages, and over tiles kernels of T = 1 that quantise x by themselves and kernels
-    of many tokens for warpgroups, a ladder from T = 1 up for each class of float activations, over tiles too where they
-    suit it, and repackers where it has tiles.
+    of many tokens for warpgroups, a ladder from T = 1 up for each class of float activations, over tiles too, with
+    kernels for warpgroups, where they suit it, and repackers where it has tiles.
     """
     plans: list[Plan] = []
     refused: dict[str, QgenError] = {}
@@ -164,4 +167,7 @@ def _float_plans(format: Format, refused: dict[str, QgenError]) -> Iterator[Plan
             continue
         yield from (plan_arrange(ladder), ladder)
         with contextlib.suppress(QgenError):
-            yield plan_ksplit_float(format, activation, "tiled")
+            tiled = plan_ksplit_float(format, activation, "tiled")
+            yield tiled
+            matrices = plan_wgmma_float(format, activation, tiled)
+            yield from (matrices.quantize, matrices)

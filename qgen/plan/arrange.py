@@ -20,7 +20,7 @@ class ArrangePlan:
     file: str
     name: str
     layout: FloatFragments
-    values: int  # columns a thread reads
+    values: int  # columns a thread reads, of a block, or a bundle of them
     order: tuple[int, ...]  # per pair of values in memory order of a block: its two elements, 16 bits each
     group: int  # columns of a sum
     warp_shared: int
@@ -32,15 +32,9 @@ class ArrangePlan:
 def plan_arrange(plan: FloatKsplitPlan) -> ArrangePlan:
     """The kernel that feeds `plan`."""
     layout = plan.layout
-    empty = (layout.block,) * 4
-    order: list[int] = []
-    for piece in range(layout.pieces):
-        for lane in range(LANES):
-            for j in range(PIECE_WORDS * piece, PIECE_WORDS * (piece + 1)):
-                e = layout.words[lane][j] if j < len(layout.words[lane]) else empty
-                order += [e[0] | e[1] << 16, e[2] | e[3] << 16]
-    warp_shared = -(-2 * (layout.block + 1) // 16) * 16
-    name = f"quantize_activation_{layout.name}__warp_block"
+    order = _matrices(layout) if layout.matrices else _pieces(layout)
+    warp_shared = -(-2 * (layout.bundle * layout.block + 1) // 16) * 16
+    name = f"quantize_activation_{layout.name}__warp_{'bundle' if layout.bundle > 1 else 'block'}"
     return ArrangePlan(
         family="convert",
         op="quantize_activation",
@@ -48,8 +42,8 @@ def plan_arrange(plan: FloatKsplitPlan) -> ArrangePlan:
         file=name,
         name=name,
         layout=layout,
-        values=layout.block // 32,
-        order=tuple(order),
+        values=layout.bundle * layout.block // 32,
+        order=order,
         group=layout.block // layout.groups,
         warp_shared=warp_shared,
         shared_bytes=WARPS * warp_shared,
@@ -58,6 +52,27 @@ def plan_arrange(plan: FloatKsplitPlan) -> ArrangePlan:
     )
 
 
+def _pieces(layout: FloatFragments) -> tuple[int, ...]:
+    empty = (layout.block,) * 4
+    order: list[int] = []
+    for piece in range(layout.pieces):
+        for lane in range(LANES):
+            for j in range(PIECE_WORDS * piece, PIECE_WORDS * (piece + 1)):
+                e = layout.words[lane][j] if j < len(layout.words[lane]) else empty
+                order += [e[0] | e[1] << 16, e[2] | e[3] << 16]
+    return tuple(order)
+
+
+def _matrices(layout: FloatFragments) -> tuple[int, ...]:
+    return tuple(
+        four[half] | four[half + 1] << 16
+        for j in range(len(layout.words[0]))
+        for half in (0, 2)
+        for four in (words[j] for words in layout.words)
+    )
+
+
 def launch_arrange(plan: ArrangePlan, blocks: int, tokens: int) -> tuple[Launch, int]:
-    """One warp a block and token, column tiles filled up; returns the grid's y beside the launch."""
-    return Launch(grid=-(-blocks // plan.warps), block=32 * plan.warps, shared=plan.shared_bytes), -(-tokens // 8) * 8
+    """One warp a block (or bundle) and token, column tiles filled up; returns the grid's y beside the launch."""
+    grid = -(-plan.layout.bundles(blocks) // plan.warps)
+    return Launch(grid=grid, block=32 * plan.warps, shared=plan.shared_bytes), -(-tokens // 8) * 8

@@ -37,6 +37,10 @@ class FloatFragments:
     pieces of the sums of groups 8i + 2t and 8i + 2t + 1, then their low pieces.
     `words[t][j]` lists the four elements of code word j of thread t, which is step j of the contract; `block` stands
     for an empty place, whose value is 0.
+    Where they are `matrices`, they lie as records [bundle][column tile] of whole lines of 128 bytes instead: the values
+    of the bundle's blocks, [block][word][first two, last two of the word's four][8 tokens][4 threads][2], then their
+    sums, block by block: f32 as above, pieced [groups / 8][high pieces, low pieces][8 tokens][4 threads][2]. Bundle u
+    holds blocks (u // apart) * apart * bundle + u % apart + apart * j; those that only fill up have values and sums 0.
     """
 
     name: str
@@ -47,10 +51,15 @@ class FloatFragments:
     sums: bool
     pieced: bool
     words: tuple[tuple[tuple[int, int, int, int], ...], ...]
+    matrices: bool = False  # as instructions of warpgroups want them, see qgen_wgmma_float.cuh
+    bundle: int = 1  # blocks of a record of matrices,
+    apart: int = 1  # which lie so many apart
 
     @property
     def value_bytes(self) -> int:
         """Bytes of values of one block and column tile."""
+        if self.matrices:
+            return len(self.words[0]) * 8 * LANES * 4 * 2
         return self.pieces * 8 * LANES * 4 * PIECE_WORDS * 2
 
     @property
@@ -58,12 +67,28 @@ class FloatFragments:
         """Bytes of sums of one block and column tile."""
         return 32 * self.groups if self.sums else 0
 
+    @property
+    def sums_at(self) -> int:
+        """Byte offset of the sums in a record of matrices."""
+        return self.bundle * self.value_bytes
+
+    @property
+    def record_bytes(self) -> int:
+        """Bytes of a record of matrices: so that no two rows of one share a bank."""
+        return -(-self.bundle * (self.value_bytes + self.sum_bytes) // 128) * 128
+
+    def bundles(self, blocks: int) -> int:
+        """Records of matrices of a row of `blocks` weight blocks and one column tile."""
+        return blocks if self.bundle == 1 else -(-blocks // (self.apart * self.bundle)) * self.apart
+
     def sums_offset(self, blocks: int, tokens: int) -> int:
         """Byte offset of the sums plane."""
         return -(-tokens // 8) * blocks * self.value_bytes
 
     def bytes(self, blocks: int, tokens: int) -> int:
         """Bytes of the arranged activation of `tokens` tokens."""
+        if self.matrices:
+            return -(-tokens // 8) * self.bundles(blocks) * self.record_bytes
         return -(-tokens // 8) * blocks * (self.value_bytes + self.sum_bytes)
 
 

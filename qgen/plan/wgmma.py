@@ -33,6 +33,7 @@ class WgmmaRung:
     """One compiled instance: its column capacity and launch shape."""
 
     name: str
+    activation: str
     columns: int
     column_tiles: int
     row_groups: int  # of 64 rows
@@ -41,9 +42,10 @@ class WgmmaRung:
     warps: int  # that multiply
     threads: int  # theirs, and of a warpgroup that fetches
     stages: int  # of a bundle, for each part
-    depth: int  # sets of integer sums on their way at once
+    depth: int  # sets of integer sums on their way at once; with f16 and bf16 pairs of code words asked for together
     kept: bool  # a slice's sums wait for those of the next one in registers, not in shared memory
     shared_bytes: int
+    width: int = 1  # groups of f16 or bf16 whose sums lie side by side
 
 
 @dataclass(frozen=True)
@@ -113,11 +115,16 @@ def plan_wgmma(format: Format, ladder: KsplitPlan | None = None) -> WgmmaPlan:
             "longer blocks, or codes without integer scales",
         )
     stem = f"mul_mat_{format.name.lower()}_{ladder.contract.activation}"
+    slot = layout.bundle * ROWS * ladder.block_bytes
+
+    def fitting(columns: int, groups: int, split: int) -> WgmmaRung | None:
+        return rung_that_fits(stem, layout.activation, slices, layout.record_bytes, slot, columns, groups, split)
+
     rungs = tuple(
         rung
         for columns, groups, split in SHAPES
         # Half as many warps where the sums of all of them leave no room.
-        if (rung := _rung(ladder, stem, columns, groups, split) or _rung(ladder, stem, columns, groups, split // 2))
+        if (rung := fitting(columns, groups, split) or fitting(columns, groups, split // 2))
     )
     if not rungs:
         refuse(format, "no launch shape fits shared memory", f"at most {SHARED_LIMIT} bytes")
@@ -145,22 +152,38 @@ def _fold(format: Format) -> bool:
     return code * scale <= 255
 
 
-def _rung(ladder: KsplitPlan, stem: str, columns: int, groups: int, split: int) -> WgmmaRung | None:
-    """With as much in flight as fits; None where too little does."""
+def rung_that_fits(
+    stem: str,
+    activation: str,
+    slices: int,
+    record_bytes: int,
+    slot_bytes: int,
+    columns: int,
+    groups: int,
+    split: int,
+    *,
+    kept: bool = True,
+) -> WgmmaRung | None:
+    """The rung of a launch shape with as much in flight as fits; None where too little does.
+
+    slices: of the contract; record_bytes: of a bundle's activation of eight tokens; slot_bytes: of its row tile
+    kept: whether sums may wait in registers
+    """
     tiles, warps = columns // 8, WARPS * groups * split
     if warps < FEWEST_WARPS:
         return None
     # Eight warps have registers for another set of sums; sixteen, with less than half of them, have not.
-    kept = warps == 8
-    levels = (ladder.contract.slices // split).bit_length() - 1 - kept
+    kept = kept and warps == 8
+    levels = (slices // split).bit_length() - 1 - kept
     pending = max(levels, split > 1) * 32 * warps * 16 * tiles
-    stage = tiles * ladder.layout.record_bytes + WARPS * groups * ladder.layout.bundle * ROWS * ladder.block_bytes
+    stage = tiles * record_bytes + WARPS * groups * slot_bytes
     room = SHARED_LIMIT - pending - 8
     stages = min(STAGES, room // (split * (stage + 16)))
     if stages < 2:
         return None
     return WgmmaRung(
         name=f"{stem}_t{columns}__wgmma_tiled_g{groups}s{split}",
+        activation=activation,
         columns=columns,
         column_tiles=tiles,
         row_groups=groups,

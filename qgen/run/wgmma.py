@@ -10,7 +10,7 @@ import numpy as np
 
 from qgen import operands, plan
 from qgen.operands import refusal
-from qgen.run.bound import Bound, Launch
+from qgen.run.bound import Bound, Launch, x_dtypes
 from qgen.spec import Format
 from qgen.weights import Weight
 
@@ -26,13 +26,14 @@ class Wgmma(Bound):
 
     def __init__(self, weight: Weight, device: int, rung: plan.WgmmaRung) -> None:
         """weight: with its bytes on `device`. Raises QgenError when no kernel takes it there."""
-        self._plan = wgmma_plan(weight.format)
+        self._plan = wgmma_plan(weight.format, rung.activation)
         if weight.storage != "tiled" or rung not in self._plan.rungs:
             found = f"{rung.name} for {weight.storage} storage"
             allowed = ", ".join(other.name for other in self._plan.rungs) + " for tiled storage"
             raise refusal("instance", found, allowed, "leave it out: the dispatch picks one")
         super().__init__(weight, device, self._plan.alignment)
         self.instance: plan.WgmmaRung = rung
+        self.x_dtypes = x_dtypes(rung.activation)
         quantize = self._plan.quantize
         # Unrouted rungs are printed alone: a file of all of them takes long to compile.
         only = replace(self._plan, rungs=(rung,))
@@ -43,13 +44,15 @@ class Wgmma(Bound):
         return self._plan.workspace_bytes(int(self._blocks), tokens)
 
     def _launches(self, tokens: int, x: Any, workspace: Any, out: Any) -> tuple[Launch, Launch]:
-        first, y = plan.launch_quantize_fragments(self._plan.quantize, int(self._blocks), tokens)
-        quantize: Launch = (
-            (first.grid, y),
-            (first.block,),
-            (x, np.int64(operands.row_stride(x)), self._blocks, workspace),
-            first.shared,
-        )
+        convert, stride = self._plan.quantize, np.int64(operands.row_stride(x))
+        args: tuple[Any, ...]
+        if isinstance(convert, plan.ArrangePlan):
+            first, y = plan.launch_arrange(convert, int(self._blocks), tokens)
+            args = (x, stride, np.int32(x.dtype.itemsize), self._blocks, np.int32(tokens), workspace)
+        else:
+            first, y = plan.launch_quantize_fragments(convert, int(self._blocks), tokens)
+            args = (x, stride, self._blocks, workspace)
+        quantize: Launch = (first.grid, y), (first.block,), args, first.shared
         second, y = plan.launch_wgmma(self.instance, self.weight.rows, tokens, self._fit[0])
         multiply: Launch = (
             (second.grid, y),
@@ -65,6 +68,6 @@ class Wgmma(Bound):
 
 
 @cache
-def wgmma_plan(format: Format) -> plan.WgmmaPlan:
+def wgmma_plan(format: Format, activation: str) -> plan.WgmmaPlan | plan.FloatWgmmaPlan:
     """The kernels of a format for warpgroups. Raises QgenError for a format without such kernels."""
-    return plan.plan_wgmma(format)
+    return plan.plan_wgmma_float(format, activation) if activation in plan.CLASSES else plan.plan_wgmma(format)

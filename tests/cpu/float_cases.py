@@ -15,7 +15,7 @@ from qgen.codec import bits
 from qgen.plan import FloatFragments, FloatKsplitPlan, FloatRung
 from qgen.spec import Format
 
-__all__ = ["Case", "Operands", "cases", "missing_codes", "numbers", "operands", "special_operands", "workspace"]
+__all__ = ["Case", "Operands", "cases", "make", "missing_codes", "numbers", "operands", "special_operands", "workspace"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +39,8 @@ class Operands:
         return int(next(iter(self.planes.values())).shape[1])
 
 
-def _make(format: Format, activation: str, planes: dict[str, U8], x: F32) -> Operands:
+def make(format: Format, activation: str, planes: dict[str, U8], x: F32) -> Operands:
+    """These weights and x, with the contract's answer."""
     packed = planes if format.split else planes["block"]
     wanted = np.stack([contract_float.mul_mat(format, packed, column, activation) for column in x])
     return Operands(format, activation, planes, x, wanted)
@@ -74,7 +75,7 @@ def operands(format: Format, activation: str, blocks: int) -> Operands:
             groups[group] = -np.abs(groups[group])
         else:
             groups[group] *= np.float32((0, 0, 48, 1e-3)[number % 4])
-    return _make(format, activation, planes, x)
+    return make(format, activation, planes, x)
 
 
 _BITS = {"f16": (0x7E01, 0x7C00), "bf16": (0x7FC1, 0x7F80), "f32": (0x7FC00001, 0x7F800000)}
@@ -93,7 +94,7 @@ def special_operands(format: Format, activation: str, blocks: int) -> Operands:
         raws[:, -1] = raw
         bits.write(field, raws, chosen)
     x[NAN_X, x.shape[1] // 2], x[INF_X, -1] = np.nan, -np.inf
-    return _make(format, activation, planes, x)
+    return make(format, activation, planes, x)
 
 
 def workspace(layout: FloatFragments, x: F32) -> U8:

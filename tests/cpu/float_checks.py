@@ -18,7 +18,15 @@ from numpy.typing import NDArray
 from qgen import contract_float, emulate
 from qgen.emit import emit
 from qgen.emulate import Buffer, Program, Report
-from qgen.plan import ArrangePlan, FloatFragments, FloatKsplitPlan, FloatRung, launch_arrange, launch_ksplit_float
+from qgen.plan import (
+    ArrangePlan,
+    FloatFragments,
+    FloatKsplitPlan,
+    FloatRung,
+    Launch,
+    launch_arrange,
+    launch_ksplit_float,
+)
 from qgen.spec import Format
 
 
@@ -33,12 +41,10 @@ class Float:
     ) -> tuple[F32, Report, int]:
         """y float32[tokens, rows], the launch's report and the grid's y. activation: in place of the case's."""
         if activation is None:
-            activation = workspace(self.plan.layout, given.x[numbers(case.tokens)])
+            activation = self.workspace(given.x[numbers(case.tokens)])
         stride = case.rows + case.y_pad
         memory = np.full((case.tokens - 1) * stride + case.rows + 2 * GUARD, POISON)
-        shape, grid_y = launch_ksplit_float(
-            self.plan, self.rung, case.rows, case.tokens, case.multiprocessors, 1, SM_90
-        )
+        shape, grid_y = self.shape(case)
         report = self.program.launch(
             self.rung.name,
             grid=(shape.grid, grid_y, 1),
@@ -64,6 +70,14 @@ class Float:
     def cases(self) -> list[Case]:
         """Every shape worth a run."""
         return cases(self.plan, self.rung)
+
+    def shape(self, case: Case) -> tuple[Launch, int]:
+        """Launch numbers and the grid's y."""
+        return launch_ksplit_float(self.plan, self.rung, case.rows, case.tokens, case.multiprocessors, 1, SM_90)
+
+    def workspace(self, x: F32) -> U8:
+        """x float32[tokens, K] as the kernel reads it."""
+        return workspace(self.plan.layout, x)
 
     def weight(self, given: Operands, case: Case) -> list[Buffer | int]:
         """The kernel's first arguments."""
@@ -110,14 +124,18 @@ class Float:
                 raise Wrong("bytes outside the packed ones are read", f"{report.bytes_touched[name]}; {case}")
             if report.read_bytes[name] != self.plan.read_factor * packed * grid_y:
                 raise Wrong("read factor", f"{report.read_bytes[name]} / {packed} / {grid_y}; {case}")
+        self.check_reads(given, case, report)
+        size = 4 * case.rows * case.tokens
+        if not size == report.written_bytes["y"] == report.bytes_written["y"]:
+            raise Wrong("y written more than once", f"{report.written_bytes['y']} of {size} bytes; {case}")
+
+    def check_reads(self, given: Operands, case: Case, report: Report) -> None:
+        """That of the activation what is needed is read."""
         layout, tiles = self.plan.layout, -(-case.tokens // 8)
         # Of a token that fills up its tile only the sums are read, never the values.
         own = given.blocks * case.tokens * layout.value_bytes // 8 + given.blocks * tiles * layout.sum_bytes
         if report.bytes_touched["activation"] != own:
             raise Wrong("activation read", f"{report.bytes_touched['activation']} of {own} bytes; {case}")
-        size = 4 * case.rows * case.tokens
-        if not size == report.written_bytes["y"] == report.bytes_written["y"]:
-            raise Wrong("y written more than once", f"{report.written_bytes['y']} of {size} bytes; {case}")
 
     def check_shapes(self) -> None:
         """Every shape worth a run; the longest one in several thread orders, the others in one."""

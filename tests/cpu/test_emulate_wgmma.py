@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from emulate_programs import ORDERS, kernel_text, program
 from numpy.typing import NDArray
-from test_mma import fragments_a, matrix_d
+from test_mma import G, T, fragments_a, matrix_d, wide
 
 from qgen.emulate import Argument, Buffer
 from qgen.errors import QgenError
@@ -16,6 +16,7 @@ from qgen.errors import QgenError
 POISON = 0xA5A5A5A5
 TILE_BYTES = 384  # kTileBytes of the kernels
 SHARED = 8 * TILE_BYTES
+APART = 768  # kApart of the kernels with floats
 END = 227 * 1024 - TILE_BYTES - 256 + 16  # of shared memory: the first place that two tiles do not fit at
 
 each_order = pytest.mark.parametrize(("order", "seed"), ORDERS)
@@ -128,3 +129,65 @@ def test_a_launch_after_a_deadlock_that_the_last_thread_to_exit_finds() -> None:
     y[:] = 0
     launch("stuck", 0, Buffer("y", y, writable=True))
     assert np.array_equal(y, np.arange(32))
+
+
+# ---- f16 and bf16 ------------------------------------------------------------------------------------------------
+
+
+def launch_floats(entry: str, *args: Argument, warps: int = 1, order: Any = "forward", seed: int = 0) -> None:
+    shared = 8 * APART
+    program("warpgroup_float").launch(entry, grid=1, block=32 * warps, shared=shared, args=args, order=order, seed=seed)
+
+
+def halves(x: NDArray[np.float64], name: str) -> NDArray[np.uint32]:
+    """The 16 bits of numbers, cut off where bf16 has no place for them."""
+    if name == "f16":
+        return x.astype(np.float16).view(np.uint16).astype(np.uint32)
+    return x.astype(np.float32).view(np.uint32) >> np.uint32(16)
+
+
+@each_order
+@pytest.mark.parametrize(
+    ("name", "tiles", "fresh"), [("f16", 2, False), ("bf16", 4, True), ("f16", 6, True), ("bf16", 8, False)]
+)
+def test_sums_of_floats(name: str, tiles: int, fresh: bool, order: Any, seed: int) -> None:
+    """Two instructions, one upon the other: each adds exactly and rounds once; registers may change behind the ask."""
+    rng = np.random.default_rng(tiles)
+    a, b = halves(rng.standard_normal((4, 2, 16, 16)), name), halves(rng.standard_normal((tiles, 2, 16, 8)), name)
+    # Register i of A: row g + 8 (i mod 2), columns 8 (i / 2) + 2t, + 1. Of B a column's eight k lie side by side.
+    columns = [(G + 8 * (i % 2), 8 * (i // 2) + 2 * T) for i in range(4)]
+    words = np.stack([a[:, :, row, k] | a[:, :, row, k + 1] << 16 for row, k in columns], axis=3)
+    laid = np.full((tiles, APART), 0xEE, dtype=np.uint8)
+    placed = b.astype(np.uint16).reshape(tiles, 2, 2, 8, 8).swapaxes(3, 4)
+    laid[:, :512] = np.ascontiguousarray(placed).reshape(tiles, -1).view(np.uint8)
+    d = np.zeros((128, tiles, 4), dtype=np.uint32)
+    registers = np.ascontiguousarray(
+        words.transpose(0, 2, 1, 3), dtype=np.uint32
+    )  # [warp, lane, instruction, register]
+    buffers = Buffer("a", registers), Buffer("b", laid.view(np.uint32)), Buffer("d", d, writable=True)
+    launch_floats(f"{name}_{tiles}", *buffers, warps=4, order=order, seed=seed)
+    starts = (100 * np.arange(128)[:, None] + np.arange(4 * tiles)).astype(np.float32).reshape(d.shape)
+    for warp, n in np.ndindex(4, tiles):
+        own = slice(32 * warp, 32 * warp + 32)
+        total = np.zeros((16, 8), dtype=np.float32)
+        if not fresh:
+            total = matrix_d(starts[own, n].view(np.int32)).view(np.float32)
+        for j in range(2):
+            total = (total + wide(a[warp, j], name) @ wide(b[n, j], name)).astype(np.float32)
+        assert np.array_equal(matrix_d(d[own, n].view(np.int32)), total.view(np.int32))
+
+
+@each_order
+def test_sums_of_floats_are_poison_until_waited_for(order: Any, seed: int) -> None:
+    """Of a chain as well whose older instruction is waited for already."""
+    y = np.zeros((32, 4), dtype=np.uint32)
+    launch_floats("reads_early", Buffer("y", y, writable=True), order=order, seed=seed)
+    assert (y[:, :2] == POISON).all()
+    assert (y[:, 2:].copy().view(np.float32) == [32, 16]).all()
+
+
+@pytest.mark.parametrize(("place", "offset"), [(8, 0), (0, 8), (-16, 0)])
+def test_a_place_of_floats_that_is_misaligned_or_outside_is_refused(place: int, offset: int) -> None:
+    with pytest.raises(QgenError, match=rf"qgen_wgmma_k16 of byte {place} \+ {offset}, tiles 768 bytes apart"):
+        launch_floats("at", place, offset)
+    launch_floats("at", 16, 16)

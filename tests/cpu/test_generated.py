@@ -18,6 +18,7 @@ from qgen.errors import QgenError
 from qgen.plan import (
     FUSED_WARPS,
     FloatKsplitPlan,
+    FloatWgmmaPlan,
     FusedPlan,
     KsplitPlan,
     MatvecPlan,
@@ -115,7 +116,7 @@ def test_the_report_shows_no_spill_and_registers_for_the_promised_blocks() -> No
             promised |= {r.name: 32 * r.warps * r.min_ctas for r in plan.rungs}
         elif isinstance(plan, FusedPlan):
             promised |= {i.name: 32 * FUSED_WARPS for i in plan.instances}
-        elif isinstance(plan, WgmmaPlan):
+        elif isinstance(plan, WgmmaPlan | FloatWgmmaPlan):
             promised |= {r.name: r.threads for r in plan.rungs}
         elif isinstance(plan, RepackPlan):
             promised |= dict.fromkeys(entries(plan), 32 * plan.warps * plan.min_ctas)

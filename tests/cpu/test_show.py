@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from qgen import cli, generate
-from qgen.plan import plan_wgmma
+from qgen.plan import plan_wgmma, plan_wgmma_float
 from qgen.spec import load_formats
 
 PLAN = plan_wgmma(load_formats()["Q2_K"])
@@ -33,6 +33,20 @@ def test_a_file_of_kernels_for_warpgroups_is_shown(capsys: pytest.CaptureFixture
     assert f"file      generated/wgmma/{PLAN.file}.cu" in text
     assert cli.main(["show", "q2_k"]) == 0
     assert f"on sm_90\nlayout    {PLAN.layout.name}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("activation", "contract", "multiplied"),
+    [("f16", "f16_g32_s8_folded", "codes times their integer scales"), ("bf16", "bf16_g32_s8", "codes")],
+)
+def test_those_of_a_class_are_shown(
+    activation: str, contract: str, multiplied: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = plan_wgmma_float(load_formats()["Q4_K"], activation)
+    assert cli.main(["show", plan.file]) == 0
+    text = capsys.readouterr().out
+    assert f"layout    {plan.layout.name}: activation {activation}" in text and f"contract  {contract}:" in text
+    assert f"instructions multiply {multiplied}\n" in text and all(f"{rung.name}: " in text for rung in plan.rungs)
 
 
 def test_formats_count_them(capsys: pytest.CaptureFixture[str]) -> None:

@@ -375,9 +375,9 @@ def test_shared_memory_adds_up(plan: WgmmaPlan, rung: WgmmaRung) -> None:
     assert rung.shared_bytes == max(used + barriers, ALONE) <= SHARED_LIMIT
     # The device keeps 1 KB of each.
     assert 2 * (rung.shared_bytes + 1024) > SHARED_LIMIT + 1024
-    assert rung.columns == 8 * rung.column_tiles and rung.rows == 64 * rung.row_groups
+    assert rung.columns == 8 * rung.column_tiles and rung.rows == 64 * rung.row_groups and rung.width == 1
     assert rung.warps == 4 * rung.row_groups * rung.split and rung.threads == 32 * (rung.warps + 4)
-    assert rung.warps in (8, 16) and 4 % rung.split == 0
+    assert rung.warps in (8, 16) and 4 % rung.split == 0 and rung.activation == plan.layout.activation
     # setmaxnreg: what the warps that fetch give back is enough for those that multiply.
     assert 32 * (rung.warps * (104 if rung.warps > 8 else 232) + 4 * 40) <= 65536
 

@@ -20,6 +20,7 @@ from qgen.generate import generate
 from qgen.plan import (
     FloatKsplitPlan,
     FloatRung,
+    FloatWgmmaPlan,
     FusedInstance,
     FusedPlan,
     Instance,
@@ -31,12 +32,15 @@ from qgen.plan import (
     WgmmaPlan,
     WgmmaRung,
     plan_all,
+    plan_wgmma_float,
 )
 from qgen.run.device import cupy_module
 from qgen.spec import load_formats
 from qgen.weights import Weight
 
 FORMATS = load_formats()
+# Kernels for warpgroups with float activations: of a folded contract, and with several blocks a bundle.
+FLOAT_MATRICES = (("Q4_K", "f16"), ("Q4_0", "bf16"))
 
 
 def shapes(plan: MatvecPlan, instance: Instance) -> tuple[tuple[int, int], ...]:
@@ -115,7 +119,14 @@ def multirow_variants(plan: MultirowPlan) -> list[MultirowInstance]:
     return [i for i in plan.instances if (i.rows, i.columns) in ((2, 8), (4, 2))]
 
 
-def check_float(cupy: Any, plan: FloatKsplitPlan, rung: FloatRung, rows: int, blocks: int, tokens: int) -> bool:
+def check_float(
+    cupy: Any,
+    plan: FloatKsplitPlan | FloatWgmmaPlan,
+    rung: FloatRung | WgmmaRung,
+    rows: int,
+    blocks: int,
+    tokens: int,
+) -> bool:
     """The same for a rung with f16 or bf16 activations, against the contract's bound; its buffer ends with a plane."""
     format = FORMATS[plan.format]
     columns = blocks * format.block
@@ -181,6 +192,17 @@ def main(names: list[str]) -> int:
                 if not check_float(cupy, floats, float_rung, rows, blocks, tokens):
                     wrong += 1
                     print(f"WRONG {float_rung.name}: {rows} rows of {blocks} blocks, T = {tokens}", flush=True)
+    for name, activation in FLOAT_MATRICES:
+        if names and name not in names:
+            continue
+        of_class = plan_wgmma_float(FORMATS[name], activation)
+        more = of_class.contract.slices * (of_class.layout.bundle - 1) + 3
+        for wide in (of_class.rungs[0], of_class.rungs[-1]):
+            for rows, blocks, tokens in ((wide.rows + 37, more, wide.columns + 3), (1, 1, 2)):
+                count += 1
+                if not check_float(cupy, of_class, wide, rows, blocks, tokens):
+                    wrong += 1
+                    print(f"WRONG {wide.name}: {rows} rows of {blocks} blocks, T = {tokens}", flush=True)
     for several in (p for p in plan_all(FORMATS)[0] if isinstance(p, MultirowPlan)):
         if names and several.format not in names:
             continue

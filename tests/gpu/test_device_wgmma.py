@@ -25,6 +25,8 @@ KERNELS = [(plan, rung) for plan in PLANS.values() for rung in plan.rungs]
 # On both sides of where the dispatch may change its mind about rows and about tokens.
 ROWS = (3072, 4096, 4224, 4225, 8448, 8449, 14336)
 TOKENS = (9, 16, 17, 24, 32, 33, 48, 49, 64, 65, 96, 97, 130)
+# Columns of rungs that rows of more than 8191 columns alone are routed to.
+LONG_ROWS = {"Q1_0": {16}, "Q3_K": {16}}
 SAMPLE = 24  # rows of each that are held against the contract; all of them are held against other kernels
 CALLS = 3
 
@@ -65,6 +67,18 @@ def ordinary(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launching, "why_not_dependent", lambda arch: "a test")
 
 
+def leave_nan(cupy: Any) -> None:
+    """Fills the shared memory of every multiprocessor with NaN, as a kernel in front may leave it."""
+    kernel = cupy.RawKernel(
+        'extern "C" __global__ void leave(int words) { extern __shared__ unsigned shared[];'
+        " for (int i = threadIdx.x; i < words; i += blockDim.x) ((volatile unsigned*)shared)[i] = 0x7fff7fffu; }",
+        "leave",
+    )
+    kernel.max_dynamic_shared_size_bytes = SHARED_LIMIT
+    multiprocessors = cupy.cuda.Device().attributes["MultiProcessorCount"]
+    kernel((multiprocessors,), (1024,), (SHARED_LIMIT // 4,), shared_mem=SHARED_LIMIT)
+
+
 @each_kernel
 def test_wgmma(cupy: Any, plan: WgmmaPlan, rung: WgmmaRung) -> None:
     """Ragged shapes, x and y with gaps: the contract's bits, twice, whatever lay in memory, and nothing beside y."""
@@ -100,21 +114,14 @@ def test_wgmma(cupy: Any, plan: WgmmaPlan, rung: WgmmaRung) -> None:
 
 @each_plan
 def test_shared_memory_of_others_is_no_part_of_the_result(cupy: Any, plan: WgmmaPlan) -> None:
-    """NaN in all of it, as a kernel in front may leave it; K ends in bundles of which no block is there."""
-    leave = cupy.RawKernel(
-        'extern "C" __global__ void leave(int words) { extern __shared__ unsigned shared[];'
-        " for (int i = threadIdx.x; i < words; i += blockDim.x) ((volatile unsigned*)shared)[i] = 0x7fff7fffu; }",
-        "leave",
-    )
-    leave.max_dynamic_shared_size_bytes = SHARED_LIMIT
-    multiprocessors = cupy.cuda.Device().attributes["MultiProcessorCount"]
+    """NaN in all of it; K ends in bundles of which no block is there."""
     for blocks in (5, plan.contract.slices * plan.layout.bundle + 1):
         packed, _ = operands(plan.format, 300, blocks)
         x, weight = many(plan.format, blocks, 9), tiled(cupy, plan.format, packed)
         for each in plan.rungs:
             bound, y = run.bind(weight, instance=each), cupy.zeros((9, 300), dtype=cupy.float32)
             scratch, given = cupy.zeros(bound.workspace_for(9), dtype=cupy.uint8), cupy.asarray(x)
-            leave((multiprocessors,), (1024,), (SHARED_LIMIT // 4,), shared_mem=SHARED_LIMIT)
+            leave_nan(cupy)
             bound(given, y, workspace=scratch)
             assert same(cupy.asnumpy(y), multiplied(plan.format, packed, x)).all(), f"{each.name}: {blocks} blocks"
 
@@ -147,7 +154,8 @@ def test_routed_calls(cupy: Any, plan: WgmmaPlan) -> None:
             bound = run.bind(weight, tokens=tokens)
             routed |= {bound.instance.columns} if isinstance(bound, run.Wgmma) else set()
     if device.arch_of_device(cupy.cuda.Device().id).name == "sm_90":
-        assert routed == {r.columns for r in plan.rungs if run.written(plan, r.name)}, "all that are generated"
+        generated = {r.columns for r in plan.rungs if run.written(plan, r.name)}
+        assert generated - LONG_ROWS.get(plan.format, set()) <= routed <= generated, "all that are generated"
 
 
 @each_kernel

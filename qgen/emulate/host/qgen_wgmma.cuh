@@ -18,12 +18,15 @@ namespace qgen_host {
 
 constexpr int wgmma_limit = 64, wgmma_sums = 128;  // instructions on their way in a thread; sums of one
 
-// One thread's part in an instruction that has been asked for.
+// One thread's part in an instruction that has been asked for. Sums are kept as their bits.
 struct Wgmma {
-    int *d, sums, at, apart, group;
+    void* d;
+    int sums, at, apart, group;
     uint32_t a[4];
-    bool unsigned_a, chained;  // chained: it adds to what the one before it leaves in d
-    int start[wgmma_sums];
+    // Four sums, and B's two words for them.
+    void (*multiply)(uint32_t (&four)[4], const Wgmma& own, uint32_t b0, uint32_t b1, Site site);
+    bool chained;  // it adds to what the one before it gives
+    uint32_t start[wgmma_sums];
 };
 
 // The instructions of a thread, oldest first, and the group that the next one will belong to.
@@ -59,19 +62,46 @@ int matrices_at(const char* name, const qgen_matrices<apart>& matrices, int offs
     return at;
 }
 
-template <bool unsigned_a>
-void finish_wgmma(const Wgmma& w, Site site) {
+// The sums of an instruction go to the next one that adds to them, or else to the thread.
+inline void finish_wgmma(WgmmaQueue& queue, int number, Site site) {
+    Wgmma& own = queue.entries[number];
     const int lane = lane_id(), token = lane / 4, quad = lane % 4;
-    for (int n = 0; n < w.sums / 4; ++n) {
-        const uint8_t* b = qgen_shared + w.at + n * w.apart + 16 * token + 4 * quad;
-        uint32_t b0, b1;
+    for (int n = 0; n < own.sums / 4; ++n) {
+        const uint8_t* b = qgen_shared + own.at + n * own.apart + 16 * token + 4 * quad;
+        uint32_t b0, b1, four[4];
         __builtin_memcpy(&b0, b, 4);
         __builtin_memcpy(&b1, b + 128, 4);
-        int four[4];
-        for (int i = 0; i < 4; ++i) four[i] = w.chained ? w.d[4 * n + i] : w.start[4 * n + i];
-        mma<2, unsigned_a>("qgen_wgmma_k32", four, {w.a[0], w.a[1], w.a[2], w.a[3]}, {b0, b1}, site);
-        for (int i = 0; i < 4; ++i) w.d[4 * n + i] = four[i];
+        __builtin_memcpy(four, own.start + 4 * n, 16);
+        own.multiply(four, own, b0, b1, site);
+        __builtin_memcpy(own.start + 4 * n, four, 16);
     }
+    for (int i = number + 1; i < queue.count; ++i)
+        if (queue.entries[i].d == own.d) {
+            if (queue.entries[i].chained) __builtin_memcpy(queue.entries[i].start, own.start, 4 * own.sums);
+            return;
+        }
+    __builtin_memcpy(own.d, own.start, 4 * own.sums);
+}
+
+// Asks for an instruction on `sums` sums from d on.
+inline void ask_wgmma(const char* name, Wgmma own, bool fresh, Site site) {
+    WgmmaQueue& queue = wgmma_queue();
+    if (queue.count == wgmma_limit)
+        fail(site, "at most 64 instructions on their way", "wait for some of them", "another %s", name);
+    own.group = queue.group, own.chained = false;
+    for (int i = 0; i < queue.count; ++i) own.chained |= !fresh && queue.entries[i].d == own.d;
+    if (fresh) __builtin_memset(own.start, 0, sizeof own.start);
+    else if (!own.chained) __builtin_memcpy(own.start, own.d, 4 * own.sums);
+    __builtin_memset(own.d, 0xa5, 4 * own.sums);
+    queue.entries[queue.count++] = own;
+}
+
+template <bool unsigned_a>
+void multiply_bytes(uint32_t (&four)[4], const Wgmma& own, uint32_t b0, uint32_t b1, Site site) {
+    int sums[4];
+    __builtin_memcpy(sums, four, 16);
+    mma<2, unsigned_a>("qgen_wgmma_k32", sums, {own.a[0], own.a[1], own.a[2], own.a[3]}, {b0, b1}, site);
+    __builtin_memcpy(four, sums, 16);
 }
 
 }  // namespace qgen_host
@@ -90,11 +120,7 @@ template <int n>
 void qgen_wgmma_wait(qgen_host::Site site = qgen_host::Site::here()) {
     qgen_host::WgmmaQueue& queue = qgen_host::wgmma_queue();
     int done = 0;
-    for (; done < queue.count && queue.entries[done].group < queue.group - n; ++done) {
-        const qgen_host::Wgmma& next = queue.entries[done];
-        if (next.unsigned_a) qgen_host::finish_wgmma<true>(next, site);
-        else qgen_host::finish_wgmma<false>(next, site);
-    }
+    for (; done < queue.count && queue.entries[done].group < queue.group - n; ++done) qgen_host::finish_wgmma(queue, done, site);
     queue.count -= done;
     for (int i = 0; i < queue.count; ++i) queue.entries[i] = queue.entries[i + done];
 }
@@ -104,15 +130,5 @@ void qgen_wgmma_k32(int (&d)[4 * tiles], uint32_t a0, uint32_t a1, uint32_t a2, 
                     qgen_matrices<apart> matrices, int offset, qgen_host::Site site = qgen_host::Site::here()) {
     static_assert(4 * tiles <= qgen_host::wgmma_sums, "wgmma_sums at most");
     const int at = qgen_host::matrices_at<tiles>("qgen_wgmma_k32", matrices, offset, site);
-    qgen_host::WgmmaQueue& queue = qgen_host::wgmma_queue();
-    if (queue.count == qgen_host::wgmma_limit)
-        qgen_host::fail(site, "at most 64 instructions on their way", "wait for some of them", "another qgen_wgmma_k32");
-    qgen_host::Wgmma& next = queue.entries[queue.count];
-    next = {d, 4 * tiles, at, apart, queue.group, {a0, a1, a2, a3}, unsigned_a, false, {}};
-    for (int i = 0; i < queue.count; ++i) next.chained |= !fresh && queue.entries[i].d == d;
-    ++queue.count;
-    for (int i = 0; i < 4 * tiles; ++i) {
-        if (!fresh && !next.chained) next.start[i] = d[i];
-        d[i] = (int)0xa5a5a5a5;
-    }
+    qgen_host::ask_wgmma("qgen_wgmma_k32", {d, 4 * tiles, at, apart, 0, {a0, a1, a2, a3}, qgen_host::multiply_bytes<unsigned_a>, false, {}}, fresh, site);
 }
