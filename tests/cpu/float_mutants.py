@@ -178,8 +178,8 @@ MUTANTS = (
     _one(
         "pair swapped",
         ("Q5G64_F16S", "bf16", 0),
-        "values[kOrder[i] & 0xffffu] | (uint32_t)values[kOrder[i] >> 16] << 16",
-        "values[kOrder[i] >> 16] | (uint32_t)values[kOrder[i] & 0xffffu] << 16",
+        "a = values[pair & 0xffffu], b = values[pair >> 16]",
+        "a = values[pair >> 16], b = values[pair & 0xffffu]",
         VALUES,
     ),
     _one("padding tokens written", ("Q5G64_F16S", "bf16", 0), "    if (token < tokens) {", "    if (true) {", UNUSED),

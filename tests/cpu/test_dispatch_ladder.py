@@ -15,6 +15,8 @@ from qgen.dispatch.routes import load_routes
 from qgen.dispatch.space import load_space
 from qgen.plan import (
     MAX_TOKENS,
+    ArrangePlan,
+    FloatWgmmaPlan,
     FragmentQuantizePlan,
     FusedPlan,
     KsplitPlan,
@@ -176,6 +178,7 @@ def test_kernels_are_compiled_only_where_they_are_reached(monkeypatch: pytest.Mo
         wanted = set(load_archs()) - (set() if isinstance(plan, everywhere) else {"sm_75"})
         if isinstance(plan, MultirowPlan):
             wanted = {"sm_75", "sm_90"} if plan.format in FEW else {"sm_75"}
-        if isinstance(plan, FusedPlan | WgmmaPlan) or (isinstance(plan, FragmentQuantizePlan) and plan.layout.matrices):
+        converts = isinstance(plan, FragmentQuantizePlan | ArrangePlan) and plan.layout.matrices
+        if isinstance(plan, FusedPlan | WgmmaPlan | FloatWgmmaPlan) or converts:
             wanted = {"sm_90"}
         assert archs == wanted, plan.file

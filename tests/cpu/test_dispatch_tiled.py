@@ -17,7 +17,7 @@ from qgen.dispatch.proof import prove
 from qgen.dispatch.routes import load_routes
 from qgen.dispatch.shipped import load_like
 from qgen.dispatch.space import Value, load_space
-from qgen.plan import FloatKsplitPlan, FusedPlan, KsplitPlan, WgmmaPlan, plan_all
+from qgen.plan import FloatKsplitPlan, FloatWgmmaPlan, FusedPlan, KsplitPlan, WgmmaPlan, plan_all
 from qgen.spec import Format, load_formats
 
 
@@ -111,17 +111,37 @@ def test_two_row_tiles_a_warp_on_sm_90_alone(format: str, tokens: int) -> None:
 @pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"])
 @pytest.mark.parametrize("format, activation, tokens, columns", [
     ("Q5G64_F16S", "bf16", 1, 8), ("Q5G64_F16S", "bf16", 9, 16), ("Q5G64_F16S", "bf16", 17, 32),
-    ("W8G32_F16S", "bf16", 65528, 32), ("Q4_K", "bf16", 8, 8), ("Q4_K", "bf16", 97, 16), ("TQ1_0", "f16", 97, 8),
+    ("W8G32_F16S", "bf16", 65528, 32), ("Q4_K", "bf16", 8, 8), ("Q4_K", "bf16", 97, 16), ("TQ1_0", "f16", 97, 16),
 ])  # fmt: skip
 def test_hot_choices_over_tiles_with_float_activations(
     arch: str, format: str, activation: str, tokens: int, columns: int
 ) -> None:
     for policy in ("fastest", "invariant"):
         decision = dispatch.lookup(
-            Request("mul_mat", format, activation, T=tokens, N=4096, K=4096, arch=arch, policy=policy, storage="tiled")
+            Request("mul_mat", format, activation, T=tokens, N=2048, K=4096, arch=arch, policy=policy, storage="tiled")
         )
         assert decision.kernel == f"mul_mat_{format.lower()}_{activation}_t{columns}__ksplit_mma_tiled_w8"
         assert decision.quantiser == f"quantize_activation_{activation}_{format.lower()}_fragments__warp_block"
+
+
+@pytest.mark.parametrize("format, activation, rows, tokens, rung", [
+    ("Q4_K", "f16", 14336, 16, "t16__wgmma_tiled_g2s2"), ("Q4_0", "bf16", 14336, 64, "t64__wgmma_tiled_g2s1"),
+    ("Q8_0", "f16", 4096, 64, "t32__wgmma_tiled_g1s4"), ("Q5G64_F16S", "bf16", 14336, 300, "t64__wgmma_tiled_g2s1"),
+    ("Q4_K", "bf16", 8192, 64, "t32__wgmma_tiled_g2s2"), ("TQ1_0", "f16", 8192, 24, "t32__wgmma_tiled_g1s4"),
+])  # fmt: skip
+def test_many_tokens_with_float_activations_by_warpgroups(
+    format: str, activation: str, rows: int, tokens: int, rung: str
+) -> None:
+    """On sm_90, under both policies, with an arranged activation of their own; elsewhere the ladder serves."""
+    for policy in ("fastest", "invariant"):
+        asked = Request(
+            "mul_mat", format, activation, T=tokens, N=rows, K=4096, arch="sm_90", policy=policy, storage="tiled"
+        )
+        decision = dispatch.lookup(asked)
+        assert decision.kernel == f"mul_mat_{format.lower()}_{activation}_{rung}"
+        assert (decision.quantiser or "").startswith(f"quantize_activation_{activation}_{format.lower()}_matrices__")
+        others = [replace(asked, arch="sm_100"), replace(asked, N=1024), replace(asked, T=8)]
+        assert not any("__wgmma_" in (dispatch.lookup(other).kernel or "") for other in others)
 
 
 @pytest.mark.parametrize(("format", "floats", "words"), [
@@ -134,7 +154,7 @@ def test_a_format_without_tiles_needs_no_other_routes(tmp_path: Path, format: st
     plans, refused = plan_all(formats())
     kinds = FloatKsplitPlan if floats else FloatKsplitPlan | KsplitPlan
     # Measured choices name formats, none of which is new.
-    plans = tuple(p for p in plans if not isinstance(p, FusedPlan | WgmmaPlan))
+    plans = tuple(p for p in plans if not isinstance(p, FusedPlan | WgmmaPlan | FloatWgmmaPlan))
     kept = [p for p in plans if not (p.format == format and isinstance(p, kinds) and p.tile)]
     space = load_space()
     things = catalog(kept, refused, formats(), space)

@@ -371,7 +371,7 @@ def test_the_hosts_headers_shadow_the_devices() -> None:
     """Every header that the host has for kernels, and those alone of the library's, are swapped."""
     library = {path.name for path in (paths.data_dir("templates") / "lib").glob("*.cuh")}
     host = {path.name for path in (Path(paths.__file__).parent / "emulate" / "host").glob("*.cuh")}
-    names = {"qgen_ptx.cuh", "qgen_stores.cuh", "qgen_mma.cuh", "qgen_mma_float.cuh", "qgen_wgmma.cuh"}
+    names = {f"qgen_{kind}.cuh" for kind in ("ptx", "stores", "mma", "mma_float", "wgmma", "wgmma_float")}
     assert host == names and host < library
     for name in library - host:
         text = (paths.data_dir("templates") / "lib" / name).read_text()

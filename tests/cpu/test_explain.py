@@ -138,10 +138,15 @@ def test_a_served_request_in_text_and_json(capsys: pytest.CaptureFixture[str]) -
         *(f"t{columns}__ksplit_mma_tiled_w8" for columns in (8, 16, 24)),
         *(f"t32__ksplit_mma_tiled_{warps}" for warps in ("r1w8", "w8")),
         *(f"mul_mat_q5_k_{rung}__ksplit_mma_native_r1w8" for rung in ("bf16_t8", "bf16_t16", "f16_t8")),
-        *(f"mul_mat_q5_k_{rung}__ksplit_mma_tiled_w8" for rung in ("bf16_t8", "bf16_t16", "f16_t8")),
+        *(f"mul_mat_q5_k_{rung}__ksplit_mma_tiled_w8" for rung in ("bf16_t8", "bf16_t16", "f16_t8", "f16_t16")),
         *(f"t1__fused_tiled_{warps}" for warps in ("w8", "w4")),
         *(f"t{rung}" for rung in ("16__wgmma_tiled_g2s2", "32__wgmma_tiled_g2s2", "48__wgmma_tiled_g2s1")),
-        *(f"t{rung}" for rung in ("64__wgmma_tiled_g2s1", "32__wgmma_tiled_g1s2")),
+        *(f"t{rung}" for rung in ("64__wgmma_tiled_g2s1", "32__wgmma_tiled_g1s2", "16__wgmma_tiled_g1s4")),
+        *(
+            f"mul_mat_q5_k_{activation}_t{columns}__wgmma_tiled_{shape}"
+            for activation, two in (("f16", "g2s1"), ("bf16", "g2s2"))
+            for columns, shape in ((16, "g2s2"), (32, two), (48, "g2s1"), (64, "g2s1"), (16, "g1s4"), (32, "g1s2"))
+        ),
     ]
     assert cli.main(["explain", "--op", "mul_mat", "--format", "Q4_0", *DESIGN[4:6], "-N", "5120", "-K", "6144"]) == 0
     assert "mul_mat_q4_0_q8_g32_t1__matvec_native_r4_b32\n      needs N >= 8192, not 5120" in capsys.readouterr().out

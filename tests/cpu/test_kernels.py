@@ -26,6 +26,7 @@ from test_ksplit_tiled import ONE_ROW_TILE
 from test_ksplit_tiled import RUNGS as TILED
 from test_multirow import SHIPPED
 from test_repack import REPACKERS
+from test_wgmma_float import PLANS as WIDE_FLOATS
 
 from qgen import generate
 from qgen.plan import MatvecPlan, QuantizePlan, entries, plan_arrange, plan_quantize_fragments, plan_wgmma
@@ -50,8 +51,8 @@ def test_the_manifest_lists_exactly_the_kernels_that_are_planned() -> None:
 
 
 def test_every_kernel_has_its_test() -> None:
-    """Here, in test_multirow, test_repack, test_fused, test_wgmma, or for tensor cores in test_ksplit and those named
-    after it: once."""
+    """Here, in test_multirow, test_repack, test_fused, test_wgmma, test_wgmma_float, or for tensor cores in test_ksplit
+    and those named after it: once."""
     here = [kernel.entry for kernel in MATVEC + CONVERT]
     there = [instance.name for _, instance in SHIPPED]
     # Rungs to which no route leads are tested, too.
@@ -59,6 +60,8 @@ def test_every_kernel_has_its_test() -> None:
     there += {instance.name for _, instance in FUSED}.intersection(kernel.entry for kernel in kernels())
     for plan in map(plan_wgmma, map(FORMATS.__getitem__, SERVED)):
         there += {*entries(plan), plan.quantize.name}.intersection(kernel.entry for kernel in kernels())
+    for wide in WIDE_FLOATS:
+        there += {*entries(wide), wide.quantize.name}.intersection(kernel.entry for kernel in kernels())
     there += [rung.name for _, rung in TILED_FLOATS]
     there += [plan_quantize_fragments(PLANS[format]).name for format in SERVED]
     there += [kernel.entry for kernel in REPACKERS]
