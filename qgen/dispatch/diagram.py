@@ -188,6 +188,8 @@ class _Builder:
         self.last = [max((position[name] for name in row.where), default=-1) for row in rows]
         self.gates = sum(1 << i for i, row in enumerate(rows) if row.rank >= 0)
         self.masks = [self._value_masks(axis) if axis.choice else {} for axis in space.axes]
+        self.ranges = [{} if axis.choice else self._ranges(axis) for axis in space.axes]
+        self.ranged = [sum(1 << i for i in ranges) for ranges in self.ranges]
 
     def _value_masks(self, axis: Axis) -> dict[str, int]:
         """Per value of a choice axis, the rows that hold for it."""
@@ -197,6 +199,14 @@ class _Builder:
             for value in axis.values if condition is None else masks.keys() & condition:  # type: ignore[operator]
                 masks[value] |= 1 << i
         return masks
+
+    def _ranges(self, axis: Axis) -> dict[int, tuple[Ints, int, int]]:
+        """By row its condition on an integer axis, and from where to where it holds, the end not included."""
+        made = {}
+        for i, row in enumerate(self.rows):
+            if isinstance(c := row.where.get(axis.name), Ints):
+                made[i] = c, max(axis.lo, min(c.lo, axis.hi + 1)), max(axis.lo, min(c.hi + 1, axis.hi + 1))
+        return made
 
     def run(self) -> Diagram:
         return Diagram(self.space, self.graph, root=self._axis(0, (1 << len(self.rows)) - 1))
@@ -235,10 +245,10 @@ class _Builder:
     def _integer(self, position: int, alive: int, multiple: frozenset[int], indivisible: frozenset[int]) -> int:
         """Ask one open question of divisibility, or, when none is left, about the interval."""
         axis = self.space.axes[position]
-        conditions = [(i, c) for i in _bits(alive) if isinstance(c := self.rows[i].where.get(axis.name), Ints)]
+        conditions = [(i, self.ranges[position][i][0]) for i in _bits(alive & self.ranged[position])]
         moduli = {m for _, c in conditions for m in c.multiple | c.indivisible} - multiple - indivisible
         if not moduli:
-            return self._range(position, alive, Ints(axis.lo, axis.hi, multiple, indivisible), conditions)
+            return self._range(position, alive, Ints(axis.lo, axis.hi, multiple, indivisible))
         m = max(moduli)
         answers: dict[int, bool] = {}
         for holds in (True, False):
@@ -250,23 +260,24 @@ class _Builder:
             answers[self._integer(position, alive & ~lost, inside, outside)] = holds
         return self._inner("divides", axis.name, m, answers)
 
-    def _range(self, position: int, alive: int, inside: Ints, conditions: list[tuple[int, Ints]]) -> int:
+    def _range(self, position: int, alive: int, inside: Ints) -> int:
         axis = self.space.axes[position]
         # Rows by the cut behind their last value, and by that of their first: which ones an interval loses.
         begin: dict[int, int] = {}
         ended: dict[int, int] = {}
-        for i, c in conditions:
-            lo, end = (max(axis.lo, min(edge, axis.hi + 1)) for edge in (c.lo, c.hi + 1))
+        lost = alive & self.ranged[position]
+        for i in _bits(lost):
+            _, lo, end = self.ranges[position][i]
             if lo < end:
                 begin[lo] = begin.get(lo, 0) | 1 << i
                 ended[end] = ended.get(end, 0) | 1 << i
         cuts = {axis.lo, axis.hi + 1, *begin, *ended}
         ordered = sorted(cuts)
         spans: list[list[int]] = []  # lo, hi, child
-        lost = sum(1 << i for i, _ in conditions)
+        whole = not inside.multiple and not inside.indivisible
         for lo, end in zip(ordered, ordered[1:], strict=False):
             lost = lost & ~begin.get(lo, 0) | ended.get(lo, 0)
-            if inside.meet(Ints(lo, end - 1)).least() is None:
+            if not whole and inside.meet(Ints(lo, end - 1)).least() is None:
                 # Nothing there has the divisibility asked before: the interval can go with a neighbour.
                 if spans:
                     spans[-1][1] = end - 1

@@ -173,8 +173,11 @@ def _apart(places: list[tuple[int, layout.Piece]]) -> int:
 @functools.cache
 def _cheapest(
     format: Format, codes: Field, lanes: int, group: int, uniform: bool
-) -> tuple[list[Source], list[list[int]]]:
-    """How plan_lanes shares the block, and the groups each thread meets; kept, for many families ask for the same."""
+) -> tuple[list[Source], list[list[int]], _Registers]:
+    """How plan_lanes shares the block, the groups each thread meets, and the words its steps want.
+
+    It is kept, for many families ask for the same.
+    """
     slots = main_slots(format, codes)
     try:
         ways = [region_sources(format, region, slots, codes, lanes, uniform=uniform) for region in regions(slots)]
@@ -184,7 +187,7 @@ def _cheapest(
         # Segments that lie side by side may need to be shared one by one.
         straight = regions(slots, straight=True)
         ways = [region_sources(format, region, slots, codes, lanes, uniform=uniform) for region in straight]
-    best: tuple[int, list[Source], list[list[int]]] | None = None
+    best: tuple[int, list[Source], list[list[int]], _Registers] | None = None
     for choice in itertools.product(*ways):
         sources = [s for region in choice for s in region]
         met = _groups_met(sources, lanes, group)
@@ -198,14 +201,14 @@ def _cheapest(
         _steps(format, codes, sources, registers, {}, Names(format, lanes), met, group, dry=True)
         cost = len(registers.wanted) + 3 * len(met[0])
         if best is None or cost < best[0]:
-            best = (cost, sources, met)
+            best = (cost, sources, met, registers)
     if best is None:
         refuse(
             format,
             f"no way to share the block over {lanes} threads gives each the same groups of {group} elements",
             "a layout that divides evenly",
         )
-    return best[1], best[2]
+    return best[1:]
 
 
 def plan_lanes(
@@ -217,9 +220,7 @@ def plan_lanes(
     With `uniform`, code word i of every thread belongs to the same group, as a tensor-core instruction needs it.
     Raises QgenError (stage "plan") where the layout cannot be shared this way.
     """
-    sources, met = _cheapest(format, codes, lanes, group, uniform)
-    registers = _Registers()
-    _steps(format, codes, sources, registers, {}, names, met, group, dry=True)
+    sources, met, registers = _cheapest(format, codes, lanes, group, uniform)
     numbers = registers.numbers()
     steps, code_words = _steps(format, codes, sources, registers, numbers, names, met, group, dry=False)
     numbered, ordered, bounds = _number_activation(steps, code_words, len(met[0]))
